@@ -4,7 +4,12 @@ LogmarkError
 ├── Malformed      bytes that cannot be what they claim to be
 ├── Refused        the client was wrong: there is an error code for it
 ├── LogFailed      the disk failed a log, or was too full for it: nothing of this was written
-└── UserError      a message for the person at the terminal, with an exit code
+└── UserError      a message for the person who asked, with an exit code
+    ├── DataDirectoryUnusable   a broker cannot serve this data directory
+    ├── DirectoryOfKafka        Apache Kafka wrote the data directory to copy
+    └── ListenFailed            a broker cannot listen on an address
+
+Messages name no command-line option: the command line adds its remedies (logmark.cli.remedies).
 """
 
 from collections.abc import Sequence
@@ -178,3 +183,15 @@ class UserError(LogmarkError):
         super().__init__("\n".join([message, *lines]))
         self.exit_code = exit_code
         self.lines = (message, *lines)
+
+
+class DataDirectoryUnusable(UserError):
+    """A broker cannot serve this data directory; no record in it was removed."""
+
+
+class DirectoryOfKafka(UserError):
+    """Apache Kafka wrote the data directory to copy; nothing was copied."""
+
+
+class ListenFailed(UserError):
+    """A broker cannot listen on an address; nothing was started."""

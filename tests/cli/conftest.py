@@ -35,6 +35,11 @@ class Ran:
         return [line.split() for line in self.lines]
 
 
+def as_printed(document: Any) -> str:
+    """A document as `--output json` prints it: its fields in the same order, byte for byte."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
 Logmark = Callable[..., Ran]
 
 

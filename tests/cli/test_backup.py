@@ -17,7 +17,7 @@ from logmark.cli import clusters
 from logmark.client.client import Client
 from logmark.disk.file_system import RealFile
 from logmark.testing import Broker
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import Ran, as_printed, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import unserved_address
 from tests.harness.restartable_broker import OUR_SETTINGS
@@ -86,6 +86,26 @@ def test_json_says_what_was_copied_and_what_was_new(tmp_path: Path, broker: Brok
         assert client.metadata().cluster_id == first["cluster_id"]
 
 
+def test_programs_get_the_fields_of_a_backup_in_their_order(tmp_path: Path, broker: Broker) -> None:
+    backup, again = str(tmp_path / "backup"), str(tmp_path / "again")
+
+    copied = done("backup", str(tmp_path / "data"), backup, "--output", "json")
+    restored = done("restore", backup, again, "--output", "json")
+
+    found = copied.json
+    contents = {
+        "cluster_id": found["cluster_id"],
+        "topics": 2,
+        "partitions": [
+            {name: row[name] for name in ("topic", "partition", "start", "end", "bytes")} for row in found["partitions"]
+        ],
+        "bytes": found["bytes"],
+    }
+    rest = {"new_bytes": found["new_bytes"], "notes": [], "damage": [], "copied_again": []}
+    assert as_printed({"backup": backup, "source": str(tmp_path / "data"), **contents, **rest}) == copied.out
+    assert as_printed({"data_dir": again, **contents}) == restored.out
+
+
 def test_damage_at_the_source_is_told_and_ends_with_1(tmp_path: Path, broker: Broker) -> None:
     broker.stop()
     (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
@@ -97,6 +117,9 @@ def test_damage_at_the_source_is_told_and_ends_with_1(tmp_path: Path, broker: Br
     assert 1 == told.exit_code
     assert told.lines[0].startswith("Backed up 2 topics")
     assert f"Damaged at the source, and copied as it is: orders-0/{file.name}, byte 0, " in told.error
+    damage = run("backup", str(tmp_path / "data"), str(tmp_path / "other"), "-o", "json").json["damage"]
+    ways = ("Damaged at the source: ", "Damaged at the source, and copied as it is: ")
+    assert [way + one for way, one in zip(ways, damage, strict=True)] == told.error.splitlines()
     assert 0 == run("restore", str(tmp_path / "backup"), str(tmp_path / "again")).exit_code
 
 

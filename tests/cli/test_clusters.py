@@ -9,7 +9,7 @@ import pytest
 
 from logmark.cli.clusters import Origin, chosen_cluster
 from logmark.client.client import Client
-from tests.cli.conftest import run
+from tests.cli.conftest import as_printed, run
 from tests.harness.brokers import BrokerUnderTest
 
 NONE = {"bootstrap_servers": None, "command_config": None, "context": None, "read_only": False}
@@ -62,6 +62,21 @@ def test_the_contexts_are_listed_with_the_current_one_marked(settings: Path) -> 
     assert [("test", True, False), ("prod", False, True)] == [
         (one["context"], one["is_current"], one["read_only"]) for one in run("contexts", "-o", "json").json
     ]
+
+
+def test_programs_get_the_contexts_as_json(settings: Path) -> None:
+    expected = [
+        {
+            "context": name,
+            "is_current": name == "test",
+            "bootstrap_servers": f"{name}:1",
+            "security_protocol": "PLAINTEXT",
+            "read_only": name == "prod",
+        }
+        for name in ("test", "prod")
+    ]
+
+    assert as_printed(expected) == run("contexts", "-o", "json").out
 
 
 def test_read_only_refuses_every_command_that_writes(broker: BrokerUnderTest) -> None:

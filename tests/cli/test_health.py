@@ -12,7 +12,7 @@ from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
 from logmark.testing.faulty_file_system import FaultyFileSystem
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import Ran, as_printed, run
 from tests.harness import wire
 from tests.harness.brokers import BrokerUnderTest
 
@@ -86,6 +86,7 @@ def test_partitions_that_do_not_take_records_are_exit_code_1_and_named_with_thei
     assert [("orders", 0, "full"), ("orders", 2, "suspect")] == [
         (one["topic"], one["partition"], one["state"]) for one in troubled
     ]
+    assert [("orders", 2, "KAFKA_STORAGE_ERROR")] == [tuple(one.values()) for one in told.json["partition_errors"]]
 
     files.heal()
     assert 0 == write(own, 0)
@@ -142,6 +143,39 @@ def test_nobody_there_is_exit_code_4_with_an_error_or_json() -> None:
     assert address in done.error
     assert "unreachable" == told.json["state"]
     assert address in told.json["problems"][0]
+    assert as_printed({"state": "unreachable", "problems": told.json["problems"]}) == told.out
+
+
+def test_programs_get_the_fields_of_a_cluster_in_their_order(own: Broker) -> None:
+    done = health(own, "-o", "json")
+
+    (one,) = done.json["brokers"]
+    (log_dir,) = one["log_dirs"]
+    expected = {
+        "state": "healthy",
+        "problems": [],
+        "cluster_id": done.json["cluster_id"],
+        "partitions": 3,
+        "partition_errors": [],
+        "brokers": [
+            {
+                "id": 1,
+                "address": own.bootstrap_servers,
+                "is_up": True,
+                "failure": None,
+                "log_dirs": [
+                    {
+                        "path": own.data_dir,
+                        "error": None,
+                        "total_bytes": log_dir["total_bytes"],
+                        "usable_bytes": log_dir["usable_bytes"],
+                    }
+                ],
+                "details": one["details"],
+            }
+        ],
+    }
+    assert as_printed(expected) == done.out
 
 
 def test_a_disk_that_became_read_only_is_exit_code_1_before_any_write_is_refused(own: Broker) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.testing import Broker
-from tests.cli.conftest import run
+from tests.cli.conftest import as_printed, run
 from tests.harness.crashed import COMMITTED, LOG, TOPIC, VALUES, lose_power, served, tree, write_crashed
 
 SUMMARY = "of the write-ahead log"
@@ -75,6 +75,36 @@ def test_programs_get_the_same_as_json(data: Path) -> None:
     assert [(f"{TOPIC}-0/{LOG}", 18, None)] == [(cut["path"], cut["size_bytes"], cut["kept"]) for cut in done["cuts"]]
     assert done["records"] == sum(row["records"] for row in done["partitions"])
     assert ([], []) == (done["damage"], done["damaged_entries"])
+
+
+def test_programs_get_the_fields_of_a_recovery_in_their_order(data: Path) -> None:
+    size = log_of(data).stat().st_size
+    with log_of(data).open("ab") as file:
+        file.write(b"never acknowledged")
+
+    done = run("recover", str(data), "--output", "json")
+
+    found = done.json
+    expected = {
+        "data_dir": str(data),
+        "dry_run": False,
+        "was_clean": False,
+        "had_wal": True,
+        "entries": found["entries"],
+        "records": found["records"],
+        "partitions": [
+            {
+                name: row[name]
+                for name in ("topic", "partition", "entries", "records", "first_offset", "end_offset", "bytes")
+            }
+            for row in found["partitions"]
+        ],
+        "cuts": [{"path": f"{TOPIC}-0/{LOG}", "position": size, "size_bytes": 18, "kept": None}],
+        "damaged_entries": [],
+        "damage": [],
+        "additions": [],
+    }
+    assert as_printed(expected) == done.out
 
 
 @pytest.mark.parametrize("state", ["killed", "after a power loss"])

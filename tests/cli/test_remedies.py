@@ -1,9 +1,16 @@
-"""What the command line adds to errors of the library."""
+"""What the command line adds to errors of the library, which name no option."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import logmark
 from logmark.cli import remedies
-from logmark.errors import UserError
+from logmark.client.errors import ReadOnly
+from logmark.errors import DataDirectoryUnusable, DirectoryOfKafka, ListenFailed, UserError
 from logmark.offsets import errors
 from logmark.offsets.reset import members, undo  # noqa: F401 - they define errors too
 
@@ -42,3 +49,57 @@ def test_an_interrupted_replay_says_what_stopped_it_and_how_to_resume_it() -> No
 
 def test_other_errors_are_shown_as_they_are() -> None:
     assert ["first", "second"] == remedies.describe_error(UserError("first", lines=["second"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (DataDirectoryUnusable, "`logmark serve --data-dir DIR` serves another directory."),
+        (DirectoryOfKafka, "Back it up through its brokers: logmark backup --bootstrap-servers HOST:PORT DEST"),
+        (ListenFailed, "`logmark serve --listen HOST:PORT` listens on another address."),
+        (ReadOnly, "Changes are forbidden here (--read-only, LOGMARK_READ_ONLY or the context)."),
+    ],
+)
+def test_a_message_without_an_option_is_followed_by_it(kind: type[UserError], expected: str) -> None:
+    assert [f"Nothing was changed. {expected}"] == remedies.describe_error(kind("Nothing was changed."))
+
+
+# Options in strings that are no remedies of the command line's.
+OPTIONS_OF_OTHERS = {
+    "broker/cleaner.py",  # starts a process of ours
+    "log/segment_cleaner.py",  # is that process
+    "offsets/monitor/alert_file.py",  # shows how a user's own command is written
+    "spark/pipelines/program.py",  # a program for spark-submit, with options of its own
+}
+# Their messages still name options.
+NOT_YET = {
+    "broker/api/incremental_alter_configs.py",
+    "spark/pipelines/replay/fence.py",
+    "spark/pipelines/replay/state.py",
+    "spark/pipelines/supervisor.py",
+    "spark/source/data_loss.py",
+    "spark/tables/ledger.py",
+}
+HAVE_OPTIONS = ("cli/", "tour/", "offsets/kafka_consumer_groups/")
+
+
+def texts(module: ast.Module) -> Iterator[str]:
+    """The strings of a module but for its docstrings."""
+    statements = (node.value for node in ast.walk(module) if isinstance(node, ast.Expr))
+    docstrings = {id(value) for value in statements if isinstance(value, ast.Constant)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_below_the_command_line_no_message_names_an_option() -> None:
+    root = Path(logmark.__file__).parent
+
+    found = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if any(re.search(r"(?<![\w-])--[a-z]", text) for text in texts(ast.parse(path.read_text())))
+    }
+
+    assert "cli/serve.py" in found
+    assert set() == {one for one in found if not one.startswith(HAVE_OPTIONS)} - OPTIONS_OF_OTHERS - NOT_YET

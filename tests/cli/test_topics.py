@@ -2,7 +2,7 @@ import pytest
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from tests.cli.conftest import Logmark
+from tests.cli.conftest import Logmark, as_printed
 from tests.harness.brokers import BrokerUnderTest
 
 
@@ -27,6 +27,25 @@ def test_a_topic_is_created_listed_described_and_deleted(our_broker: BrokerUnder
 
     assert [f"Deleted topic {topic}."] == logmark("topics", "delete", topic, "--yes").lines
     assert topic not in logmark("topics", "list").out
+
+
+def test_programs_get_the_fields_of_a_topic_in_their_order(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
+    topic = our_broker.unique("orders")
+    logmark("topics", "create", topic, "--partitions", "2", "--config", "retention.ms=-1")
+    our_broker.produce(topic, ["a", "b"], partition=1)
+
+    (listed,) = (one for one in logmark("topics", "list", "-o", "json").json if one["topic"] == topic)
+    assert ["topic", "partitions", "internal"] == list(listed)
+    expected = {
+        "topic": topic,
+        "internal": False,
+        "config": {"retention.ms": "-1"},
+        "partitions": [
+            {"partition": number, "leader": 1, "replicas": [1], "in_sync": [1], "start": 0, "end": end}
+            for number, end in enumerate((0, 2))
+        ],
+    }
+    assert as_printed([expected]) == logmark("topics", "describe", topic, "-o", "json").out
 
 
 def test_the_clusters_own_topics_are_shown_only_when_asked_for(

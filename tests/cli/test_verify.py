@@ -20,7 +20,7 @@ from logmark.log.settings import TopicSettings
 from logmark.log.verification import Verification
 from logmark.testing import Broker
 from logmark.wire import batches
-from tests.cli.conftest import run
+from tests.cli.conftest import as_printed, run
 from tests.cli.test_main import COMMAND, _read_until
 from tests.harness import crashed, wire
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
@@ -192,6 +192,39 @@ def test_a_directory_of_a_broker_that_was_killed_is_normal(tmp_path: Path) -> No
 
         assert (0, [], False) == (done.exit_code, done.json["findings"], done.json["closed_cleanly"]), done.out
         assert (3, 5) == (done.json["segments"], done.json["records"])
+
+
+def test_programs_get_the_fields_of_a_verification_in_their_order(data: Path) -> None:
+    flip(folder(data) / LOG, places(folder(data) / LOG)[3] + 70)
+
+    done = run("verify", str(data), "--output", "json")
+
+    (finding,) = done.json["findings"]
+    expected = {
+        "data_dir": str(data),
+        "written_by": "logmark",
+        "closed_cleanly": True,
+        "has_wal": False,
+        "partitions": 1,
+        "segments": 1,
+        "records": END - RECORDS_PER_BATCH,
+        "size_bytes": (folder(data) / LOG).stat().st_size,
+        "findings": [
+            {
+                "kind": "records",
+                "path": f"{TOPIC}-0/{LOG}",
+                "problem": finding["problem"],
+                "meaning": finding["meaning"],
+                "position": places(folder(data) / LOG)[3],
+                "size_bytes": finding["size_bytes"],
+                "first_offset": 3 * RECORDS_PER_BATCH,
+                "next_offset": 4 * RECORDS_PER_BATCH,
+                "records_lost_max": RECORDS_PER_BATCH,
+            }
+        ],
+        "notes": [],
+    }
+    assert as_printed(expected) == done.out
 
 
 # What is wrong is found

@@ -25,7 +25,7 @@ from logmark.clock import Clock
 from logmark.disk.file_system import File, FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.disk.read_only import ReadOnlyFileSystem
-from logmark.errors import Malformed, UserError
+from logmark.errors import DirectoryOfKafka, Malformed, UserError
 from logmark.log import checkpoints, recovery_preview
 from logmark.log.added_files import check_all_owners, find_all, set_aside
 from logmark.log.catalog import FILE_NAME as CATALOG
@@ -551,13 +551,13 @@ def _meta(path: str) -> dict[str, str]:
         what = "is not a directory" if os.path.exists(path) else "does not exist"
         raise UserError(f"The data directory {path} {what}. Nothing was copied.", exit_code=2)
     if not os.path.exists(f"{path}/{CATALOG}"):
-        is_kafka = os.path.exists(f"{path}/{META}")
+        if os.path.exists(f"{path}/{META}"):
+            raise DirectoryOfKafka(
+                f"Apache Kafka wrote the data directory {path}, and Logmark copies only its own. Nothing was copied.",
+                exit_code=2,
+            )
         raise UserError(
-            f"Apache Kafka wrote the data directory {path}. Nothing was copied. Back it up through its brokers: "
-            "logmark backup --bootstrap-servers HOST:PORT DEST"
-            if is_kafka
-            else f"{path} is no data directory of Logmark: it has no {CATALOG}. Nothing was copied.",
-            exit_code=2,
+            f"{path} is no data directory of Logmark: it has no {CATALOG}. Nothing was copied.", exit_code=2
         )
     meta = properties.read(f"{path}/{META}")
     if "cluster.id" not in meta or not meta.get("node.id", "").isdigit():

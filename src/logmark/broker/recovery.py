@@ -7,14 +7,14 @@ does not sync: the WAL may go only when the segments are on the medium.
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from logmark.broker.config import BrokerConfig
 from logmark.broker.logs import Logs
 from logmark.clock import Clock
 from logmark.disk.file_system import FileSystem
 from logmark.disk.overlay import OverlayFileSystem
-from logmark.errors import UserError
+from logmark.errors import DataDirectoryUnusable, UserError
 from logmark.log import recovery_preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.clean_stop import CLEAN
@@ -27,25 +27,23 @@ from logmark.log.wal import log as wal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What a recovery has done, or would do."""
+    """What a recovery has done, or a dry run would do, as programs read it; `dataclasses.asdict` makes it JSON."""
 
-    path: str
+    data_dir: str
+    dry_run: bool
     # Nothing had to be done, and nothing was.
     was_clean: bool = False
-    has_wal: bool = False
+    had_wal: bool = False
     entries: int = 0
+    records: int = 0
     partitions: Sequence[RecoveredPartition] = ()
     cuts: Sequence[Cut] = ()
     # Numbers of entries of the WAL that were acknowledged and cannot be read: first and last of each stretch.
     damaged_entries: Sequence[tuple[int, int]] = ()
-    # What is damaged in the segments or missing, each place in a sentence.
-    damage: Sequence[str] = field(default=())
+    # What is damaged in the segments or missing, each in a line.
+    damage: Sequence[str] = ()
     # What somebody has added since the clean stop; the next start sets it aside.
     additions: Sequence[str] = ()
-
-    @property
-    def records(self) -> int:
-        return sum(partition.records for partition in self.partitions)
 
 
 def is_clean(path: str, files: FileSystem) -> bool:
@@ -72,19 +70,22 @@ def recover(
         raise UserError(f"{path} is not a data directory of Logmark: it has no {CATALOG}. Nothing was changed.",
                         exit_code=2)  # fmt: skip
     config = config or BrokerConfig()
+    dry_run = isinstance(files, OverlayFileSystem)
     if is_clean(path, files):
         with OverlayFileSystem(files) as overlay:
             damage, additions = _open_and_close(path, files=overlay, clock=clock, config=config, loop=loop)
-        return Recovery(path=path, was_clean=True, damage=damage, additions=additions)
+        return Recovery(data_dir=path, dry_run=dry_run, was_clean=True, damage=damage, additions=additions)
     with _locked(path, files):
         before = recovery_preview.segment_sizes(path, files)
         content = recovery_preview.read_wal(path, files) if recovery_preview.has_wal(path, files) else None
         partitions = [] if content is None else recovery_preview.list_partitions(content, path, files)
     damage, _ = _open_and_close(path, files=files, clock=clock, config=config, loop=loop)
     return Recovery(
-        path=path,
-        has_wal=content is not None,
+        data_dir=path,
+        dry_run=dry_run,
+        had_wal=content is not None,
         entries=0 if content is None else content.entry_count,
+        records=sum(partition.records for partition in partitions),
         partitions=partitions,
         cuts=recovery_preview.find_cuts(path, before, recovery_preview.segment_sizes(path, files), files),
         damaged_entries=[] if content is None else content.damaged,
@@ -94,10 +95,10 @@ def recover(
 
 @contextmanager
 def _locked(path: str, files: FileSystem) -> Iterator[None]:
-    """Keep brokers away while the files are looked at; raises UserError if one is there."""
+    """Keep brokers away while the files are looked at; raise DataDirectoryUnusable if one is there."""
     lock = files.lock(f"{path}/{LOCK}")
     if lock is None:
-        raise UserError(
+        raise DataDirectoryUnusable(
             f"The data directory {path} is in use by another broker. Nothing was changed. Stop that broker first."
         )
     try:

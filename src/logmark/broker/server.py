@@ -34,7 +34,7 @@ from logmark.broker.timers import Timers
 from logmark.clock import Clock, SystemClock
 from logmark.disk.descriptors import connections_max, descriptor_limit, files_max
 from logmark.disk.file_system import FileSystem, RealFileSystem
-from logmark.errors import LogFailed, UserError
+from logmark.errors import ListenFailed, LogFailed
 from logmark.log.directory import DataDirectory, unusable
 from logmark.log.flusher import FlushedLog
 from logmark.log.group_commit import Durability, GroupCommit
@@ -345,9 +345,9 @@ class Broker:
                 return
             for server in self._servers:
                 server.close()
-            raise UserError(
+            raise ListenFailed(
                 f"Cannot listen on {Address(listener.host, listener.port)}: {error.strerror or error}. "
-                "Nothing was started; stop what holds the port or choose another with --listen."
+                "Nothing was started. Stop what holds the port, or choose another address."
             ) from None
         for each in server.sockets:
             limit_unsent_bytes(each)

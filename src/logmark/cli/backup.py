@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import Annotated, Protocol
 
 import typer
@@ -15,12 +16,12 @@ from logmark.backup.directory_copier import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.backup.restorer import Restorer
 from logmark.backup.store import Store, refuse_nested
+from logmark.backup.views import describe_damage, view_backup, view_restore
 from logmark.cli.clusters import Cluster, Origin, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.progress import bar
 from logmark.cli.tables import count, print_json, say, write_line
-from logmark.client.client import Client
-from logmark.clock import Clock, SystemClock
+from logmark.clock import SystemClock
 from logmark.disk.file_system import RealFileSystem
 from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
@@ -62,10 +63,10 @@ def backup(
         stack.enter_context(_sentences(dest))
         if source is not None:
             refuse_nested(source, dest)
-            copier = _directory_copier(source, SystemClock())
+            copier: Copier = DirectoryCopier(os.path.abspath(source), SystemClock())
         else:
             client = stack.enter_context(cluster.connect())
-            copier = _broker_copier(client, SystemClock())
+            copier = BrokerCopier(client, SystemClock())
         shown = stack.enter_context(bar("Copying"))
         store = stack.enter_context(
             Store.open(dest, files=RealFileSystem(), on_progress=shown.advance, on_check=shown.advance)
@@ -74,16 +75,6 @@ def backup(
             say(f"The last run to {store.path} was interrupted; this one resumes it.")
         done = copier.copy(store, expect=shown.expect)
     _tell_backup(store, done, copier.lost, output)
-
-
-def _directory_copier(source: str, clock: Clock) -> "Copier":
-
-    return DirectoryCopier(os.path.abspath(source), clock)
-
-
-def _broker_copier(client: Client, clock: Clock) -> "Copier":
-
-    return BrokerCopier(client, clock)
 
 
 def restore(
@@ -111,7 +102,7 @@ def restore(
         restorer.restore(is_new_cluster=new_cluster)
     manifest = restorer.manifest
     if output is OutputFormat.JSON:
-        print_json({"data_dir": restorer.data_dir, **_numbers(manifest)})
+        print_json(asdict(view_restore(restorer.data_dir, manifest)))
         return
     write_line(f"Restored {_contents(manifest)} to {restorer.data_dir}.")
     write_line(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
@@ -131,24 +122,10 @@ def _source_and_dest(cluster: Cluster, paths: list[str]) -> tuple[str | None, st
 
 
 def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: OutputFormat) -> None:
-    damage = [
-        f"{key}/{segment.base_offset:020d}.log, byte {one.position}, {one.size_bytes} bytes: {one.problem}"
-        for key, segment, one in done.damage()
-    ]
     if output is OutputFormat.JSON:
-        print_json(
-            {
-                "backup": store.path,
-                "source": done.source,
-                **_numbers(done),
-                "new_bytes": store.new_bytes,
-                "notes": done.notes,
-                "damage": [*lost, *damage],
-                "copied_again": store.damaged_files,
-            }
-        )
+        print_json(asdict(view_backup(store, done, lost=lost)))
     else:
-        write_line(f"Backed up {_contents(done)} to {store.path}; {_size(store.new_bytes)} were new.")
+        write_line(f"Backed up {_contents(done)} to {store.path}; {decimal(store.new_bytes)} were new.")
         for note in done.notes:
             say(f"Note: {note}")
         for file in store.damaged_files:
@@ -157,6 +134,7 @@ def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: Outp
                 "complete. Check the disk that holds it."
             )
         write_line(f"Restore it: logmark restore {store.path} DATA_DIR")
+    damage = describe_damage(done)
     for line in lost:
         say(f"Damaged at the source: {line}")
     for line in damage:
@@ -165,33 +143,9 @@ def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: Outp
         raise typer.Exit(DAMAGED)
 
 
-def _numbers(manifest: Manifest) -> dict[str, object]:
-    return {
-        "cluster_id": manifest.cluster_id,
-        "topics": len(manifest.topics),
-        "partitions": [
-            {
-                "topic": key.topic,
-                "partition": key.partition,
-                "start": partition.log_start_offset,
-                "end": partition.log_end_offset,
-                "bytes": partition.size_bytes,
-            }
-            for key, partition in manifest.partitions.items()
-            if partition.segments
-        ],
-        "bytes": manifest.size_bytes,
-    }
-
-
 def _contents(manifest: Manifest) -> str:
     partitions = sum(entry.partitions for entry in manifest.topics)
-    return f"{count(len(manifest.topics), 'topic')}, {count(partitions, 'partition')}, {_size(manifest.size_bytes)}"
-
-
-def _size(size: int) -> str:
-
-    return decimal(size)
+    return f"{count(len(manifest.topics), 'topic')}, {count(partitions, 'partition')}, {decimal(manifest.size_bytes)}"
 
 
 @contextmanager

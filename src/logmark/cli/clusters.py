@@ -64,10 +64,7 @@ class Cluster:
         """Raise ReadOnly for a read-only cluster; for commands that write without our client."""
 
         if self.is_read_only:
-            raise ReadOnly(
-                "This would change the cluster, and that is forbidden here (--read-only, LOGMARK_READ_ONLY or the "
-                "context). Nothing was changed."
-            )
+            raise ReadOnly("This would change the cluster. Nothing was changed.")
 
 
 def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -1,9 +1,11 @@
 """`logmark contexts`: the clusters that have a name in the user's settings."""
 
+from dataclasses import asdict
+
 from logmark.cli.clusters import DEFAULT_BOOTSTRAP_SERVERS
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import Column, print_json, print_table, say
-from logmark.offsets.contexts import read_contexts
+from logmark.offsets.contexts import read_contexts, view_contexts
 from logmark.offsets.user_files import config_file
 
 
@@ -11,21 +13,11 @@ def contexts(output: Output = OutputFormat.TABLE) -> None:
     """List the clusters that you have named; a star marks the default."""
 
     found = read_contexts(config_file())
+    views = view_contexts(found)
     if output is OutputFormat.JSON:
-        print_json(
-            [
-                {
-                    "context": one.name,
-                    "is_current": one.name == found.current,
-                    "bootstrap_servers": one.bootstrap_servers,
-                    "security_protocol": one.properties.get("security.protocol", "PLAINTEXT"),
-                    "read_only": one.is_read_only,
-                }
-                for one in found.known.values()
-            ]
-        )
+        print_json([asdict(one) for one in views])
         return
-    if not found.known:
+    if not views:
         for line in (
             f"There are no contexts in {found.path}; {DEFAULT_BOOTSTRAP_SERVERS} is used. To name a cluster, write "
             "there:", "", '  current = "prod"', "", "  [contexts.prod]",
@@ -37,12 +29,9 @@ def contexts(output: Output = OutputFormat.TABLE) -> None:
         [Column(""), Column("CONTEXT"), Column("BROKERS"), Column("SECURITY"), Column("MAY BE CHANGED")],
         [
             (
-                "*" if one.name == found.current else "",
-                one.name,
-                one.bootstrap_servers,
-                one.properties.get("security.protocol", "PLAINTEXT"),
-                "no" if one.is_read_only else "yes",
+                "*" if one.is_current else "", one.context, one.bootstrap_servers, one.security_protocol,
+                "no" if one.read_only else "yes",
             )
-            for one in found.known.values()
+            for one in views
         ],
-    )
+    )  # fmt: skip

@@ -33,12 +33,7 @@ def list_groups(
     with cluster.connect() as client:
         groups = client.list_groups()
     if output is OutputFormat.JSON:
-        print_json(
-            [
-                {"group": one.group, "state": one.state, "type": one.type, "protocol_type": one.protocol_type}
-                for one in groups
-            ]
-        )
+        print_json([asdict(one) for one in groups])
         return
     if not groups:
         say("There are no groups yet. A consumer with a group id makes one.")

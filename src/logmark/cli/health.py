@@ -3,6 +3,7 @@
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import typer
@@ -12,7 +13,7 @@ from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.client.errors import BrokerUnreachable
 from logmark.client.health import BrokerHealth, ClusterHealth, check_health
-from logmark.errors import ErrorCode
+from logmark.client.views import view_health, view_unreachable
 
 DEGRADED, UNREACHABLE = 1, 4
 WIDTH = 80
@@ -34,48 +35,16 @@ def health(
             found = check_health(client)
     except BrokerUnreachable as error:
         if output is OutputFormat.JSON:
-            print_json({"state": "unreachable", "problems": [str(error)]})
+            print_json(asdict(view_unreachable(error)))
         else:
             say(f"logmark: {error}")
         raise typer.Exit(UNREACHABLE) from None
     if output is OutputFormat.JSON:
-        print_json(_as_json(found))
+        print_json(asdict(view_health(found)))
     else:
         _print(found)
     if not found.is_healthy:
         raise typer.Exit(DEGRADED)
-
-
-def _as_json(found: ClusterHealth) -> dict[str, Any]:
-    return {
-        "state": "healthy" if found.is_healthy else "degraded",
-        "problems": list(found.problems),
-        "cluster_id": found.cluster_id,
-        "partitions": found.partition_count,
-        "partition_errors": [
-            {"topic": one.topic, "partition": one.partition, "error": error}
-            for one, error in found.partition_errors.items()
-        ],
-        "brokers": [
-            {
-                "id": broker.id,
-                "address": broker.address,
-                "is_up": broker.is_up,
-                "failure": broker.failure,
-                "log_dirs": [
-                    {
-                        "path": one.path,
-                        "error": None if one.error is ErrorCode.NONE else one.error.name,
-                        "total_bytes": one.total_bytes,
-                        "usable_bytes": one.usable_bytes,
-                    }
-                    for one in (broker.description.log_dirs if broker.description is not None else ())
-                ],
-                "details": dict(broker.details) or None,
-            }
-            for broker in found.brokers
-        ],
-    }
 
 
 def _print(found: ClusterHealth) -> None:

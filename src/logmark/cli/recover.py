@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -47,9 +48,9 @@ def recover(
                 "Put that right and run the same command again."
             ) from error
     if output is OutputFormat.JSON:
-        print_json(_described(done, dry_run=dry_run))
+        print_json(asdict(done))
     else:
-        _tell(done, dry_run=dry_run)
+        _tell(done)
     if done.damage or done.damaged_entries or done.additions:
         raise typer.Exit(DAMAGED)
 
@@ -75,10 +76,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-# For people
-
-
-def _tell(done: Recovery, *, dry_run: bool) -> None:
+def _tell(done: Recovery) -> None:
     if done.partitions:
         print_table(
             [
@@ -86,13 +84,13 @@ def _tell(done: Recovery, *, dry_run: bool) -> None:
                 Column("END OFFSET", True),
             ],
             [
-                (_short(str(one.key)), one.entries, one.records, one.first_offset, one.end_offset)
+                (_short(f"{one.topic}-{one.partition}"), one.entries, one.records, one.first_offset, one.end_offset)
                 for one in done.partitions
             ],
         )  # fmt: skip
     for cut in done.cuts:
-        verb = "Would cut" if dry_run else "Cut"
-        why = "" if cut.kept else "; never acknowledged" if done.has_wal else "; only zeros"
+        verb = "Would cut" if done.dry_run else "Cut"
+        why = "" if cut.kept else "; never acknowledged" if done.had_wal else "; only zeros"
         say(f"{verb} {cut}{why}")
     for first, last in done.damaged_entries:
         which = f"Entry {first}" if first == last else f"Entries {first} to {last}"
@@ -101,28 +99,28 @@ def _tell(done: Recovery, *, dry_run: bool) -> None:
         say(f"Damaged: {damage}")
     for addition in done.additions:
         say(f"Added: {addition}. No broker has written it: the next start keeps it in a file that nobody reads.")
-    say(_summary(done, dry_run=dry_run))
+    say(_summary(done))
     if done.damage:
         say(
             "Put files that are missing back if you have them. "
-            f"Otherwise `logmark verify --repair {done.path}` cuts the damage out."
+            f"Otherwise `logmark verify --repair {done.data_dir}` cuts the damage out."
         )
 
 
-def _summary(done: Recovery, *, dry_run: bool) -> str:
+def _summary(done: Recovery) -> str:
     if done.was_clean and (done.damage or done.additions):
-        return f"{done.path} was stopped cleanly: there is nothing to recover, and nothing was changed."
+        return f"{done.data_dir} was stopped cleanly: there is nothing to recover, and nothing was changed."
     if done.was_clean:
-        return f"{done.path} is clean: there is nothing to recover, and nothing was changed."
+        return f"{done.data_dir} is clean: there is nothing to recover, and nothing was changed."
     state = "is stopped cleanly now; what is damaged stays so" if done.damage or done.damaged_entries else "is clean"
-    if done.has_wal:
+    if done.had_wal:
         what = f"{count(done.records, 'record')} from {_entries(done.entries)} of the write-ahead log"
-        if dry_run:
+        if done.dry_run:
             return f"Dry run: a recovery would write {what}. Nothing was changed."
-        return f"Recovered {what}. {done.path} {state}."
-    if dry_run:
+        return f"Recovered {what}. {done.data_dir} {state}."
+    if done.dry_run:
         return "Dry run: there is no write-ahead log; a recovery would check the end of each log. Nothing was changed."
-    return f"There was no write-ahead log; the end of each log was checked. {done.path} {state}."
+    return f"There was no write-ahead log; the end of each log was checked. {done.data_dir} {state}."
 
 
 def _entries(number: int) -> str:
@@ -131,33 +129,3 @@ def _entries(number: int) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= _NAME_LENGTH_MAX else f"{name[: _NAME_LENGTH_MAX - 12]}...{name[-9:]}"
-
-
-# For programs
-
-
-def _described(done: Recovery, *, dry_run: bool) -> dict[str, object]:
-    return {
-        "data_dir": done.path,
-        "dry_run": dry_run,
-        "was_clean": done.was_clean,
-        "had_wal": done.has_wal,
-        "entries": done.entries,
-        "records": done.records,
-        "partitions": [
-            {
-                "topic": one.key.topic,
-                "partition": one.key.partition,
-                "entries": one.entries,
-                "records": one.records,
-                "first_offset": one.first_offset,
-                "end_offset": one.end_offset,
-                "bytes": one.size_bytes,
-            }
-            for one in done.partitions
-        ],
-        "cuts": [cut._asdict() for cut in done.cuts],
-        "damaged_entries": [list(stretch) for stretch in done.damaged_entries],
-        "damage": list(done.damage),
-        "additions": list(done.additions),
-    }

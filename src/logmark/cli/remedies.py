@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from logmark.errors import LogmarkError, UserError
+from logmark.client.errors import ReadOnly
+from logmark.errors import DataDirectoryUnusable, DirectoryOfKafka, ListenFailed, LogmarkError, UserError
 from logmark.offsets import errors
 from logmark.offsets.reset.members import GroupActive
 from logmark.offsets.reset.undo import ChangeConflict
@@ -51,7 +52,12 @@ REMEDIES: Mapping[type[errors.OffsetsError], str] = {
     errors.ReplayInterrupted: "resume it with: logmark replay --resume {0.run_id}",
 }  # fmt: skip
 
-PIPELINE_REMEDIES: Mapping[type[UserError], str] = {
+# What follows the whole message of an error.
+NEXT_STEPS: Mapping[type[UserError], str] = {
+    DataDirectoryUnusable: "`logmark serve --data-dir DIR` serves another directory.",
+    DirectoryOfKafka: "Back it up through its brokers: logmark backup --bootstrap-servers HOST:PORT DEST",
+    ListenFailed: "`logmark serve --listen HOST:PORT` listens on another address.",
+    ReadOnly: "Changes are forbidden here (--read-only, LOGMARK_READ_ONLY or the context).",
     spark_errors.MissingRecordIds: "Choose with --missing-id skip or --missing-id send; --abandon ends a started "
     "replay.",
     spark_errors.MissingOlderRecords: "Add --drop-older to do so.",
@@ -72,4 +78,4 @@ def describe_error(error: LogmarkError) -> list[str]:
         return [errors.join_remedy(problem, REMEDIES[type(error)].format(error))]
     if not isinstance(error, UserError):
         return [str(error)]
-    return [f"{error} {PIPELINE_REMEDIES[type(error)]}"] if type(error) in PIPELINE_REMEDIES else list(error.lines)
+    return [f"{error} {NEXT_STEPS[type(error)]}"] if type(error) in NEXT_STEPS else list(error.lines)

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import Column, confirm, print_json, print_table, say, write_line
+from logmark.client.views import TopicView, view_listing, view_topic
 from logmark.errors import UserError
 from logmark.offsets.partitions import LogBounds
 
@@ -32,9 +34,7 @@ def list_topics(
         found = client.metadata().topics
     topics = [found[name] for name in sorted(found) if internal or not found[name].is_internal]
     if output is OutputFormat.JSON:
-        print_json(
-            [{"topic": one.name, "partitions": len(one.partitions), "internal": one.is_internal} for one in topics]
-        )
+        print_json([asdict(view_listing(one)) for one in topics])
         return
     if not topics:
         say("There are no topics yet. Create one: logmark topics create orders --partitions 3")
@@ -84,36 +84,18 @@ def describe_topics(
         configs = client.describe_configs(names)
         bounds = LogBounds.fetch(client, [one for name in names for one in found.partitions(name)])
     described = [
-        {
-            "topic": name,
-            "internal": found.topics[name].is_internal,
-            "config": {entry.name: entry.value for entry in configs.get(name, []) if not entry.is_default},
-            "partitions": [
-                {
-                    "partition": one.partition,
-                    "leader": (known := found.topics[name].partitions[one.partition]).leader,
-                    "replicas": list(known.replicas),
-                    "in_sync": list(known.in_sync),
-                    "start": bounds.starts.get(one),
-                    "end": bounds.ends.get(one),
-                }
-                for one in found.partitions(name)
-            ],
-        }
-        for name in names
+        view_topic(found.topics[name], configs.get(name, []), starts=bounds.starts, ends=bounds.ends) for name in names
     ]
     if output is OutputFormat.JSON:
-        print_json(described)
+        print_json([asdict(topic) for topic in described])
         return
     for topic in described:
         _print_topic(topic)
 
 
-def _print_topic(topic: dict[str, object]) -> None:
-    partitions, config = topic["partitions"], topic["config"]
-    assert isinstance(partitions, list) and isinstance(config, dict)
-    settings = ", ".join(f"{name}={value}" for name, value in sorted(config.items()))
-    write_line(f"Topic {topic['topic']}: {len(partitions)} partition(s), settings {settings or 'all default'}")
+def _print_topic(topic: TopicView) -> None:
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(topic.config.items()))
+    write_line(f"Topic {topic.topic}: {len(topic.partitions)} partition(s), settings {settings or 'all default'}")
     print_table(
         [
             Column("PARTITION", True), Column("LEADER", True), Column("REPLICAS"), Column("IN SYNC"),
@@ -121,11 +103,10 @@ def _print_topic(topic: dict[str, object]) -> None:
         ],
         [
             (
-                one["partition"], one["leader"],
-                ",".join(map(str, one["replicas"])), ",".join(map(str, one["in_sync"])),
-                one["start"], one["end"], None if one["end"] is None else one["end"] - one["start"],
+                one.partition, one.leader, ",".join(map(str, one.replicas)), ",".join(map(str, one.in_sync)),
+                one.start, one.end, None if one.start is None or one.end is None else one.end - one.start,
             )
-            for one in partitions
+            for one in topic.partitions
         ],
     )  # fmt: skip
 

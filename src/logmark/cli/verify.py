@@ -16,7 +16,7 @@ from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
 from logmark.log.recovery_preview import has_wal
 from logmark.log.repair import Repair, check_recovered
-from logmark.log.verification import Verification, Verified, hold
+from logmark.log.verification import Verification, Verified, hold, view_verification
 
 FOUND = 1
 
@@ -65,7 +65,7 @@ def _verified(path: str, files: FileSystem, output: OutputFormat, *, is_again: b
         verified = verification.run(shown.advance)
     if output is OutputFormat.JSON:
         if not is_again:
-            print_json(_described(verified))
+            print_json(asdict(view_verification(verified)))
         return verified
     for finding in verified.found:
         write_line(f"note: {finding}" if finding.is_note else str(finding))
@@ -128,18 +128,3 @@ def _print_plan(repair: Repair, output: OutputFormat) -> None:
         say("A repair loses no record.")
     for step in repair.steps:
         say(f"Would {step}")
-
-
-def _described(verified: Verified) -> dict[str, object]:
-    return {
-        "data_dir": verified.path,
-        "written_by": "logmark" if verified.is_ours else "apache kafka",
-        "closed_cleanly": verified.is_clean,
-        "has_wal": verified.has_wal,
-        "partitions": len(verified.partitions),
-        "segments": verified.segments,
-        "records": verified.records,
-        "size_bytes": verified.size_bytes,
-        "findings": [asdict(finding) for finding in verified.findings],
-        "notes": [asdict(finding) for finding in verified.notes],
-    }

@@ -43,12 +43,12 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """One line in the list of groups; an old broker leaves state and type empty."""
+    """A group in a list of groups, as programs read it; an old broker leaves state and type empty."""
 
     group: str
-    protocol_type: str
     state: str = ""
     type: str = ""
+    protocol_type: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,10 +175,7 @@ class Router:
 
     def _refuse_if_read_only(self, key: int) -> None:
         if self.is_read_only and key in _WRITING:
-            raise ReadOnly(
-                "This would change the cluster, and that is forbidden here (--read-only, LOGMARK_READ_ONLY or the "
-                "context). Nothing was changed."
-            )
+            raise ReadOnly("This would change the cluster, and the client is read-only. Nothing was changed.")
 
     def _was_reached(self, to: int) -> bool:
         return bool(self._reached) if to < 0 else self._brokers.get(to) in self._reached

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from logmark.clock import Clock
 from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
 from logmark.disk.file_system import FileSystem, Lock
-from logmark.errors import UserError
+from logmark.errors import DataDirectoryUnusable
 from logmark.log import added_files, catalog, checkpoints, clean_stop, identity
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.checkpoint_files import CheckpointFiles
@@ -90,17 +90,17 @@ class DataDirectory:
     ) -> "DataDirectory":
         """Lock a directory, create it if it is new, and recover what a crash has left in its WAL.
 
-        Raises UserError if another broker uses it, if it is not Logmark's, or if the disk refuses it.
+        Raises DataDirectoryUnusable if another broker uses it, if it is not Logmark's, or if the disk refuses it.
         """
         path = os.path.abspath(os.fspath(path))
         try:
             _create(path, files)
             lock = files.lock(f"{path}/{LOCK}")
             if lock is None:
-                raise UserError(
+                raise DataDirectoryUnusable(
                     f"The data directory {path} is in use by another broker. Nothing was changed. "
-                    "Stop that broker, or choose another directory with --data-dir. If none runs, a broker was killed "
-                    "and its child process that compacts (logmark.log.segment_cleaner) has not ended: kill it."
+                    "Stop that broker, or choose another directory. If none runs, a broker was killed and its child "
+                    "process that compacts (logmark.log.segment_cleaner) has not ended: kill it."
                 )
             try:
                 names = files.listdir(path)
@@ -304,14 +304,14 @@ def _create(path: str, files: FileSystem) -> None:
     if files.is_directory(path):
         return
     if files.exists(path):
-        raise UserError(f"{path} is not a directory. Nothing was changed. Choose another with --data-dir.")
+        raise DataDirectoryUnusable(f"{path} is not a directory. Nothing was changed. Choose another one.")
     parent = os.path.dirname(path)
     _create(parent, files)
     files.mkdir(path)
     files.sync_directory(parent)
 
 
-def unusable(path: str, error: OSError) -> UserError:
+def unusable(path: str, error: OSError) -> DataDirectoryUnusable:
     """Return the error for a data directory that the operating system does not let us use."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         reason, remedy = "cannot be written to", "Give this user the right to write there"
@@ -322,7 +322,7 @@ def unusable(path: str, error: OSError) -> UserError:
     else:
         where = f": {error.filename}" if error.filename else ""
         reason, remedy = f"cannot be used ({error.strerror or error}{where})", "Repair it"
-    return UserError(
+    return DataDirectoryUnusable(
         f"The data directory {path} {reason}. This start removed no record, and the next one begins again. "
-        f"{remedy}, or choose another with --data-dir."
+        f"{remedy}, or choose another directory."
     )

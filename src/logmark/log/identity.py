@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from logmark import properties
 from logmark.disk.file_system import FileSystem
-from logmark.errors import UserError
+from logmark.errors import DataDirectoryUnusable
 from logmark.log import catalog, checkpoints, folder_names
 from logmark.log.wal import log as wal
 
@@ -26,7 +26,7 @@ class Identity(NamedTuple):
 def read_or_create(path: str, files: FileSystem, names: Sequence[str]) -> Identity:
     """Return the identity of the directory that holds these names; a new directory gets one, durably.
 
-    Raises UserError if the directory is Apache Kafka's, holds other folders, or its meta.properties cannot be used.
+    Raises DataDirectoryUnusable if it is Apache Kafka's, holds other folders, or its meta.properties cannot be used.
     """
     _check_ownership(path, files, names)
     if META in names:
@@ -48,14 +48,14 @@ def _check_ownership(path: str, files: FileSystem, names: Sequence[str]) -> None
     foreign = [name for name in folders if not _is_ours(name)]
     has_catalog = catalog.FILE_NAME in names
     if KAFKA_METADATA in folders or (META in names and not has_catalog and (folders or BOOTSTRAP in names)):
-        raise UserError(
+        raise DataDirectoryUnusable(
             f"Apache Kafka wrote the data directory {path}. Nothing was changed. "
-            "Logmark opens only directories of its own: choose another with --data-dir."
+            "Logmark opens only directories of its own: choose another one."
         )
     if foreign or (folders and not has_catalog):
-        raise UserError(
+        raise DataDirectoryUnusable(
             f"{path} holds a folder that is not a partition of Logmark, {(foreign or folders)[0]!r}. Nothing was "
-            "changed. A data directory holds nothing else: choose an empty one with --data-dir."
+            "changed. A data directory holds nothing else: choose an empty one."
         )
 
 
@@ -76,4 +76,6 @@ def _read(path: str, files: FileSystem) -> dict[str, str]:
         problem, remedy = f"has the node.id {meta['node.id']!r}", "Restore that file from a copy"
     else:
         return meta
-    raise UserError(f"{path}/{META} {problem}. Nothing was changed. {remedy}, or choose another with --data-dir.")
+    raise DataDirectoryUnusable(
+        f"{path}/{META} {problem}. Nothing was changed. {remedy}, or choose another directory."
+    )

@@ -6,7 +6,6 @@ every acknowledged record in its segment and nothing that was never acknowledged
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from logmark import properties
 from logmark.disk.file_system import FileSystem
@@ -31,21 +30,21 @@ from logmark.names import TopicPartition
 SegmentSizes = Mapping[str, Mapping[int, int]]
 
 
-class RecoveredPartition(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class RecoveredPartition:
     """What a partition has in the WAL that its own files need not have: entries, and offsets from first to end."""
 
-    key: TopicPartition
+    topic: str
+    partition: int
     entries: int
+    records: int
     first_offset: int
     end_offset: int
-    size_bytes: int
-
-    @property
-    def records(self) -> int:
-        return self.end_offset - self.first_offset
+    bytes: int
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cut:
     """Bytes that a recovery takes away from the end of a segment, and the file that keeps them, if one does."""
 
     path: str
@@ -124,14 +123,17 @@ def list_partitions(content: WalContent, path: str, files: FileSystem) -> list[R
         if partition is None or not runs:
             continue
         first = min(run.first_offset for run in runs)
+        first_offset = first if point is None else max(first, point.offset)
         found.append(
             RecoveredPartition(
-                key=partition,
+                topic=partition.topic,
+                partition=partition.partition,
                 # The runs of one entry are views of the same bytes; one without data repeats the end of another entry.
                 entries=len({id(run.data.obj) for run in runs if run.data}),
-                first_offset=first if point is None else max(first, point.offset),
+                records=runs[-1].end_offset - first_offset,
+                first_offset=first_offset,
                 end_offset=runs[-1].end_offset,
-                size_bytes=sum(len(run.data) for run in runs),
+                bytes=sum(len(run.data) for run in runs),
             )
         )
     return sorted(found)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -78,6 +78,38 @@ class Verified:
     @property
     def segments(self) -> int:
         return sum(len(partition.segments) for partition in self.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationView:
+    """A verification as programs read it; `dataclasses.asdict` makes it JSON."""
+
+    data_dir: str
+    written_by: str
+    closed_cleanly: bool
+    has_wal: bool
+    partitions: int
+    segments: int
+    records: int
+    size_bytes: int
+    findings: Sequence[Finding]
+    notes: Sequence[Finding]
+
+
+def view_verification(verified: Verified) -> VerificationView:
+    """Return how much was verified, what is wrong and what is worth knowing."""
+    return VerificationView(
+        data_dir=verified.path,
+        written_by="logmark" if verified.is_ours else "apache kafka",
+        closed_cleanly=verified.is_clean,
+        has_wal=verified.has_wal,
+        partitions=len(verified.partitions),
+        segments=verified.segments,
+        records=verified.records,
+        size_bytes=verified.size_bytes,
+        findings=verified.findings,
+        notes=verified.notes,
+    )
 
 
 def hold(path: str, files: FileSystem) -> Lock:
@@ -271,8 +303,8 @@ class Verification:
         self._note(wal.FOLDER, f"the last stop was a crash; it holds {entries} entr{'y' if entries == 1 else 'ies'}",
                    "The next start, or `logmark recover`, does what the next lines say.")  # fmt: skip
         for one in found.partitions:
-            self._note(str(one.key), f"a recovery writes offsets {one.first_offset} to {one.end_offset - 1} "
-                       f"({one.size_bytes} bytes)", "They were acknowledged.")  # fmt: skip
+            self._note(f"{one.topic}-{one.partition}", f"a recovery writes offsets {one.first_offset} to "
+                       f"{one.end_offset - 1} ({one.bytes} bytes)", "They were acknowledged.")  # fmt: skip
         after = recovery_preview.segment_sizes(self._path, overlay)
         for cut in recovery_preview.find_cuts(self._path, before, after, overlay):
             self._note(cut.path, f"a recovery cuts {cut.size_bytes} bytes from byte {cut.position} on",

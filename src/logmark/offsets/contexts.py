@@ -54,6 +54,31 @@ class Contexts:
         return self.known[name]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextView:
+    """A context without its secrets, as programs read it; `dataclasses.asdict` makes it JSON."""
+
+    context: str
+    is_current: bool
+    bootstrap_servers: str
+    security_protocol: str
+    read_only: bool
+
+
+def view_contexts(contexts: Contexts) -> list[ContextView]:
+    """Return a view of each context, in the order of the settings file."""
+    return [
+        ContextView(
+            context=one.name,
+            is_current=one.name == contexts.current,
+            bootstrap_servers=one.bootstrap_servers,
+            security_protocol=one.properties.get("security.protocol", "PLAINTEXT"),
+            read_only=one.is_read_only,
+        )
+        for one in contexts.known.values()
+    ]
+
+
 def read_contexts(path: Path) -> Contexts:
     """Read the contexts of a settings file; a missing file has none."""
     try:
