@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from logmark.backup.restorer import Restorer
 from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.testing import Broker
 from logmark.wire import columns
+from logmark.wire.batches import read_header
 from tests.backup.backup_driver import QUICK, copy_directory, restored
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.restartable_broker import OUR_SETTINGS
@@ -165,3 +167,31 @@ def test_a_restored_directory_is_left_clean_with_indexes_and_snapshots(tmp_path:
     assert {"leader-epoch-checkpoint", "partition.metadata"} < names
     assert (data_dir / ".kafka_cleanshutdown").exists()
     assert QUICK.exists(str(data_dir / "meta.properties"))
+
+
+@pytest.mark.parametrize("behind", [1, 200], ids=["one record", "many records"])
+def test_what_lies_behind_damage_of_the_source_is_served_by_the_restored_directory(
+    tmp_path: Path, behind: int
+) -> None:
+    with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "data")) as broker:
+        clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+        broker.create_topic("orders", 1, {"index.interval.bytes": "100"})
+        clients.produce("orders", [b"x" * 500] * (10 + behind), batch_num_messages=1)
+        clients.close()
+    log = tmp_path / "data" / "orders-0" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    size = read_header(data).size
+    # The whole batch of offset 7, header included.
+    data[7 * size : 8 * size] = bytes(size)
+    log.write_bytes(data)
+    copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    again = restored(tmp_path / "backup", tmp_path / "again")
+
+    with Broker(OUR_SETTINGS, data_dir=str(again)) as broker:
+        clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+        consumer = clients.consumer()
+        consumer.assign([TopicPartition("orders", 0, 8)])
+        read = consumer.consume(2 + behind, timeout=60)
+        assert list(range(8, 10 + behind)) == [one.offset() for one in read]
+        clients.close()

@@ -103,7 +103,7 @@ def test_programs_get_the_fields_of_a_backup_in_their_order(tmp_path: Path, brok
     }
     rest = {"new_bytes": found["new_bytes"], "notes": [], "damage": [], "copied_again": []}
     assert as_printed({"backup": backup, "source": str(tmp_path / "data"), **contents, **rest}) == copied.out
-    assert as_printed({"data_dir": again, **contents}) == restored.out
+    assert as_printed({"data_dir": again, **contents, "damage": []}) == restored.out
 
 
 def test_damage_at_the_source_is_told_and_ends_with_1(tmp_path: Path, broker: Broker) -> None:
@@ -120,7 +120,12 @@ def test_damage_at_the_source_is_told_and_ends_with_1(tmp_path: Path, broker: Br
     damage = run("backup", str(tmp_path / "data"), str(tmp_path / "other"), "-o", "json").json["damage"]
     ways = ("Damaged at the source: ", "Damaged at the source, and copied as it is: ")
     assert [way + one for way, one in zip(ways, damage, strict=True)] == told.error.splitlines()
-    assert 0 == run("restore", str(tmp_path / "backup"), str(tmp_path / "again")).exit_code
+    made = run("restore", str(tmp_path / "backup"), str(tmp_path / "again"))
+    assert 1 == made.exit_code
+    assert made.lines[0].startswith("Restored 2 topics")
+    said = "Damaged before the backup was taken, and restored as it was: "
+    assert [said + damage[1]] == made.error.splitlines()
+    assert damage[1:] == run("restore", str(tmp_path / "backup"), str(tmp_path / "third"), "-o", "json").json["damage"]
 
 
 # Mistakes
@@ -215,6 +220,31 @@ def test_an_empty_directory_may_be_restored_to(tmp_path: Path, broker: Broker) -
     (tmp_path / "again").mkdir()
     done("restore", str(tmp_path / "backup"), str(tmp_path / "again"))
     assert (tmp_path / "again" / "orders-0").is_dir()
+
+
+@pytest.mark.parametrize("is_dangling", [False, True])
+def test_a_link_may_be_restored_to_and_stays_a_link(tmp_path: Path, broker: Broker, is_dangling: bool) -> None:
+    done("backup", str(tmp_path / "data"), str(tmp_path / "backup"))
+    if not is_dangling:
+        (tmp_path / "disk").mkdir()
+    (tmp_path / "again").symlink_to(tmp_path / "disk")
+
+    done("restore", str(tmp_path / "backup"), str(tmp_path / "again"))
+
+    assert (tmp_path / "again").is_symlink()
+    assert (tmp_path / "disk" / "orders-0").is_dir()
+
+
+def test_the_current_directory_is_not_replaced_and_one_that_is_gone_is_an_error(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("backup", str(tmp_path / "data"), str(tmp_path / "backup"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    refused(2, "here is the current directory, which a restore would replace", "restore", "../backup", ".")
+    (tmp_path / "here").rmdir()
+    refused(1, "../again cannot be used: No such file or directory", "restore", "../backup", "../again")
 
 
 def test_an_interrupt_ends_with_130_and_the_next_run_resumes_it(tmp_path: Path, broker: Broker) -> None:

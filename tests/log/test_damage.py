@@ -7,7 +7,8 @@ from itertools import accumulate
 import google_crc32c
 import pytest
 
-from logmark.log.damage import CHECKS_MAX, BadBatch, DamageScan, read_header_at
+from logmark.log.damage import CHECKS_MAX, BadBatch, Damage, DamageScan, read_header_at
+from logmark.log.findings import of_damage
 from logmark.log.partition import Partition
 from logmark.wire import batches
 from logmark.wire.batches import HEADER_BYTES
@@ -400,3 +401,77 @@ def test_after_an_unclean_stop_the_wal_restores_the_acknowledged_records_exactly
     assert {0: b"0", 1: b"1", 2: b"2", 3: b"3", 4: CHAIN, 5: b"5", 6: b"6"} == read_each(again)
     assert [] == again.damage
     assert 7 == driver.append(again, b"7").base_offset
+
+
+def wipe(driver: LogDriver, begin: int, end: int) -> None:
+    """Write zeros over some bytes of the first segment, as a disk may return a page that it has lost."""
+    path = driver.folder() / "00000000000000000000.log"
+    data = path.read_bytes()
+    path.write_bytes(data[:begin] + bytes(end - begin) + data[end:])
+
+
+@pytest.mark.parametrize("restarts", [0, 1], ids=["of this run", "of a recovery"])
+def test_a_lost_page_costs_no_more_after_a_crash_than_an_index_interval(driver: LogDriver, restarts: int) -> None:
+    partition = driver.create(config=INDEXED)
+    for number in range(20):
+        driver.append(partition, b"%d" % number)
+    driver.finish(partition)
+    for _ in range(restarts):
+        # The start rebuilds the index, and the next one needs it.
+        partition = driver.reopen(clean=False, config=INDEXED)
+    driver.stop(clean=False)
+    # The whole batch, header included: only the index leads past it.
+    size = batches.read_header((driver.folder() / "00000000000000000000.log").read_bytes()).size
+    wipe(driver, 5 * size, 6 * size)
+
+    again = driver.reopen(config=INDEXED)
+
+    lost = set(range(20)) - read_each(again).keys()
+    assert 5 in lost and lost <= {5, 6}, "more is lost than up to the next entry of the index"
+    assert 20 == again.log_end_offset
+    (damage,) = again.damage
+    assert "what follows them is" in str(damage)
+
+
+def test_entries_of_records_that_a_recovery_has_cut_do_not_stay_in_the_index(driver: LogDriver) -> None:
+    partition = driver.create(config=INDEXED)
+    for number in range(10):
+        driver.append(partition, b"%d" % number)
+    driver.finish(partition)
+    index = driver.folder() / "00000000000000000000.index"
+    true_entries = index.read_bytes()
+    driver.stop(clean=False)
+    index.write_bytes(true_entries + struct.pack(">ii", 99, 9999))
+
+    driver.reopen(config=INDEXED)
+
+    assert true_entries == index.read_bytes()
+
+
+def test_a_full_disk_costs_only_the_saved_index_and_the_next_flush_saves_all_of_it(driver: LogDriver) -> None:
+    partition = driver.create(config=INDEXED)
+    index = driver.folder() / "00000000000000000000.index"
+    driver.append(partition, b"0")
+    for number in range(1, 5):
+        driver.append(partition, b"%d" % number)
+    driver.finish(partition)
+    saved = index.read_bytes()
+    assert saved
+    index.unlink()
+    for number in range(5, 9):
+        driver.append(partition, b"%d" % number)
+    driver.finish(partition)
+    assert not index.exists(), "the entries were to be added to the file, which is not there"
+    driver.append(partition, b"9")
+    driver.append(partition, b"10")
+    driver.finish(partition)
+
+    assert saved == index.read_bytes()[: len(saved)] < index.read_bytes()
+    assert partition.failure is None
+
+
+def test_damage_up_to_the_end_of_a_segment_does_not_say_that_something_follows() -> None:
+    damage = Damage(8, 92, 3, None, "the CRC of the batch is wrong", path="t-0/0.log")
+
+    assert str(damage).endswith("The bytes are kept and not served, up to the end of the segment.")
+    assert "behind" not in of_damage("t-0/0.log", damage).meaning

@@ -21,7 +21,7 @@ from logmark.backup.segment_walk import Stretch, walk_sound
 from logmark.backup.store import DATA, LOCK, MANIFEST, PROGRESS, make_directory, read_manifest, refuse_nested
 from logmark.clock import Clock
 from logmark.disk.file_system import File, FileSystem, Lock
-from logmark.errors import LogmarkError, UserError
+from logmark.errors import LogmarkError, Malformed, UserError
 from logmark.log import catalog, checkpoints
 from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, new_id
 from logmark.log.chunks import Read
@@ -30,9 +30,11 @@ from logmark.log.directory import DataDirectory
 from logmark.log.folder import METADATA
 from logmark.log.group_commit import GroupCommit
 from logmark.log.identity import META
-from logmark.log.segment import LOG, file_name
+from logmark.log.index import RELATIVE_OFFSET_MAX, OffsetIndex
+from logmark.log.segment import INDEX, LOG, file_name
 from logmark.log.settings import TopicSettings
 from logmark.names import TopicPartition
+from logmark.wire.batches import HEADER_BYTES, read_header
 
 READ_BYTES = 4 << 20
 # Producers that got their ids after the backup was taken may still be alive: nobody else gets one of those.
@@ -70,7 +72,13 @@ class Restorer:
 
         `free_bytes` says how much may be written where a path is; without it nobody asks beforehand.
         """
-        backup, data_dir = os.path.abspath(backup), os.path.abspath(data_dir)
+        # A directory takes the place of an empty one, and cannot take that of a link to it.
+        backup, data_dir = os.path.abspath(backup), os.path.realpath(data_dir)
+        if data_dir == os.path.realpath(os.getcwd()):
+            raise UserError(
+                f"{data_dir} is the current directory, which a restore would replace. Nothing was changed. "
+                "Run the command from another directory.", exit_code=2,
+            )  # fmt: skip
         manifest = _complete(backup, source)
         refuse_nested(backup, data_dir)
         refuse_nested(backup, f"{data_dir}.restoring")
@@ -129,7 +137,11 @@ class Restorer:
         self._files.mkdir(folder)
         self._files.write(f"{folder}/{METADATA}", checkpoints.write_partition_metadata(partition.topic_id))
         for segment in partition.segments:
-            self._copy_segment(segment, f"{folder}/{file_name(segment.base_offset, LOG)}")
+            log = f"{folder}/{file_name(segment.base_offset, LOG)}"
+            self._copy_segment(segment, log)
+            entries = _entries_behind_damage(segment, log, self._files)
+            if entries.data:
+                self._files.write(f"{folder}/{file_name(segment.base_offset, INDEX)}", bytes(entries.data), sync=False)
 
     def _copy_segment(self, segment: StoredSegment, target: str) -> None:
         source = f"{self._backup}/{DATA}/{segment.file}"
@@ -319,6 +331,27 @@ def _checked(stored: File, segment: StoredSegment) -> Iterator[tuple[bytes | mem
             yield read(at, min(READ_BYTES, position - at)), expected
     for stretch in _sound(stored.path, read, position, segment.size_bytes, expected):
         yield stretch.data, stretch.next_offset
+
+
+def _entries_behind_damage(segment: StoredSegment, path: str, files: FileSystem) -> OffsetIndex:
+    """Return an index of the batches right behind damage, which lead the first start past it.
+
+    At the source its index did that. A backup has none, and without an entry nothing behind damage is believed.
+    """
+    entries = OffsetIndex(segment.base_offset)
+    positions = [one.position + one.size_bytes for one in segment.damage if one.size_bytes]
+    if not positions:
+        return entries
+    file = files.open(path)
+    try:
+        for position in positions:
+            with contextlib.suppress(Malformed):
+                header = read_header(file.pread(HEADER_BYTES, position))
+                if 0 <= header.last_offset - segment.base_offset <= RELATIVE_OFFSET_MAX:
+                    entries.append(header.last_offset, position)
+    finally:
+        file.close()
+    return entries
 
 
 def _sound(path: str, read: Read, position: int, stop: int, expected: int) -> Iterator[Stretch]:

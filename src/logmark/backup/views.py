@@ -37,13 +37,14 @@ class BackupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreView:
-    """A data directory that was made from a backup."""
+    """A data directory that was made from a backup, and what was damaged before the backup was taken."""
 
     data_dir: str
     cluster_id: str
     topics: int
     partitions: Sequence[StoredPartitionView]
     bytes: int
+    damage: Sequence[str]
 
 
 def view_backup(store: Store, manifest: Manifest, *, lost: Sequence[str]) -> BackupView:
@@ -61,7 +62,7 @@ def view_backup(store: Store, manifest: Manifest, *, lost: Sequence[str]) -> Bac
 
 def view_restore(data_dir: str, manifest: Manifest) -> RestoreView:
     """Return what was restored to a data directory."""
-    return RestoreView(data_dir=data_dir, **_content_fields(manifest))
+    return RestoreView(data_dir=data_dir, **_content_fields(manifest), damage=describe_damage(manifest))
 
 
 def describe_damage(manifest: Manifest) -> list[str]:

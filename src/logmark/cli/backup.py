@@ -103,9 +103,14 @@ def restore(
     manifest = restorer.manifest
     if output is OutputFormat.JSON:
         print_json(asdict(view_restore(restorer.data_dir, manifest)))
-        return
-    write_line(f"Restored {_contents(manifest)} to {restorer.data_dir}.")
-    write_line(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
+    else:
+        write_line(f"Restored {_contents(manifest)} to {restorer.data_dir}.")
+        write_line(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
+    damage = describe_damage(manifest)
+    for line in damage:
+        say(f"Damaged before the backup was taken, and restored as it was: {line}")
+    if damage:
+        raise typer.Exit(DAMAGED)
 
 
 def _source_and_dest(cluster: Cluster, paths: list[str]) -> tuple[str | None, str]:
@@ -152,12 +157,13 @@ def _contents(manifest: Manifest) -> str:
 def _sentences(target: str) -> Iterator[None]:
     """Raise UserError for an OSError inside, with what it means for the target."""
     try:
+        target = os.path.abspath(target)
         yield
     except OSError as error:
-        where = error.filename or os.path.abspath(target)
+        where = error.filename or target
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"The disk with {os.path.abspath(target)} is full. What was complete before is as it was. "
+                f"The disk with {target} is full. What was complete before is as it was. "
                 "Free some space and run the same command again."
             ) from error
         raise UserError(

@@ -38,6 +38,9 @@ names nothing: a batch is believed if the length leads to it and the header of t
 checksum of the bad batch is right up to it, and the chain has growing offsets only. If a changed offset stays inside
 a hole, nothing can tell. The first three facts above and test 3 still hold.
 
+What no reader can see: A batch whose checksum is right for two lengths, because its writer has solved for that, and
+one bit of whose length flips so that the other length holds. It looks sound, so no scan begins.
+
 The work is linear: The scan computes checksums over at most `CHECKS_MAX` times the bytes between the bad batch and the
 goal, and over the batch at the goal. Two scans of a segment do not cover the same bytes, because a batch is believed
 only if all is sound up to the goal.
@@ -111,10 +114,13 @@ class Damage(NamedTuple):
     def __str__(self) -> str:
         if not self.size_bytes and self.next_offset is not None:
             return f"{self.path}: offsets {self.first_offset} to {self.next_offset - 1} are missing: {self.problem}."
-        until = "" if self.next_offset is None else f" up to, excluding, {self.next_offset}"
+        if self.next_offset is None:
+            until, rest = "", ", up to the end of the segment."
+        else:
+            until, rest = f" up to, excluding, {self.next_offset}", "; what follows them is."
         return (
             f"{self.path} is damaged at byte {self.position} ({self.size_bytes} bytes, offsets from "
-            f"{self.first_offset}{until}): {self.problem}. The bytes are kept and not served; what follows them is."
+            f"{self.first_offset}{until}): {self.problem}. The bytes are kept and not served{rest}"
         )
 
 

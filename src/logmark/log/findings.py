@@ -56,6 +56,9 @@ def of_damage(path: str, damage: Damage) -> Finding:
     elif not damage.size_bytes:
         kind = FindingKind.RECORDS
         meaning = "These records are lost; reading them is refused. A repair makes it a gap."
+    elif damage.next_offset is None:
+        kind = FindingKind.RECORDS
+        meaning = "These records are not served. A repair cuts them out."
     else:
         kind = FindingKind.RECORDS
         meaning = "These records are not served; what lies behind them is. A repair cuts them out."

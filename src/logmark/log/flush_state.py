@@ -86,6 +86,9 @@ class FlushState:
         active = state.segments.active
         if active is not None and self.recovery_point.offset < state.log_end_offset:
             syncs.append(active.sync_log)
+            save_index = active.index_saver() if self._is_sync else None
+            if save_index is not None:
+                syncs.append(save_index)
         if not syncs and not changes:
             return None
         state.segments.hold()

@@ -457,7 +457,9 @@ class Loader:
             if not self.is_replayed:
                 # A process that did not wait for the disk may have written it.
                 segment.file.sync()
-            if segment is not self.segments[-1]:
+            if segment is self.segments[-1]:
+                segment.save_rebuilt_index()
+            else:
                 segment.finish_indexes()
                 segment.sync_indexes()
                 segment.release()

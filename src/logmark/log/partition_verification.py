@@ -171,6 +171,8 @@ class PartitionVerification:
             self._gaps.append((found, damage))
         elif is_last and not self._is_clean and damage.next_offset is None and damage.right_head is None:
             found.torn = damage
+            if self._flushed_to is not None and damage.first_offset < self._flushed_to:
+                return  # records that were durable: the end of the log is reported
             self._note(
                 name, f"{damage.size_bytes} bytes at its end are no batch ({damage.problem})",
                 "The directory was not closed cleanly: the next start cuts such a tail, and nothing acknowledged is in "
@@ -425,7 +427,10 @@ class PartitionVerification:
         name = file_name(base, suffix)
         entry = file_formats.OFFSET_ENTRY if suffix == INDEX else file_formats.TIME_ENTRY
         data = b""
-        if name in self._names and is_kept:
+        if name in self._names and not is_kept:
+            # A recovery rebuilds it, and takes from it only where batches begin behind damage.
+            data = file_formats.unpadded(self._used(name)[0], entry)
+        elif name in self._names:
             data, size = self._used(name)
             data = file_formats.unpadded(data, entry)
             if size % entry.size and is_used and (self._is_clean or len(data) == size):

@@ -7,8 +7,9 @@ Here are its files: how they are named, appended to, indexed, replaced and delet
 import errno
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from logmark.disk.file_system import Bytes, File, FileSystem
@@ -49,9 +50,10 @@ class Segment:
 
     __slots__ = (
         "_aborted", "_ending", "_file", "_files", "_index_interval", "_index_on_disk", "_indexed_position", "_is_timed",
-        "_offset_index", "_path", "_time_index", "base_offset", "created_ms", "damage", "fingerprint",
-        "first_timestamp", "has_aborted", "index_bytes", "is_dense", "max_timestamp", "max_timestamp_offset", "size",
-        "skips", "time_index_bytes", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
+        "_offset_index", "_path", "_saved_index_bytes", "_time_index", "base_offset", "created_ms", "damage",
+        "fingerprint", "first_timestamp", "has_aborted", "index_bytes", "is_dense", "max_timestamp",
+        "max_timestamp_offset", "size", "skips", "time_index_bytes", "visible_bytes", "visible_timestamp",
+        "visible_timestamp_offset",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +92,8 @@ class Segment:
         self._time_index: TimeIndex | None = None
         # The offset index as its file has it; kept only while a rebuild needs it.
         self._index_on_disk: OffsetIndex | None = None
+        # How many bytes of the offset index flushes have written while the segment is active.
+        self._saved_index_bytes = 0
         # Whether the segment has a transaction index: it comes with the first marker that aborts.
         self.has_aborted = has_aborted
         self._aborted: AbortedTransactions | None = None
@@ -244,6 +248,41 @@ class Segment:
             if index.bytes_on_disk != len(index.data):
                 self._files.write(self._path + suffix, index.data, sync=False)
                 index.bytes_on_disk = len(index.data)
+
+    def index_saver(self) -> Callable[[], None] | None:
+        """Return a call that writes the new entries of the offset index of an active segment; None if there are none.
+
+        After a crash a start rebuilds the index, and only these entries lead it past damage. So nothing depends on
+        them, and they need no sync. The call may be made in a thread.
+        """
+        index = self._offset_index
+        if index is None or len(index.data) == self._saved_index_bytes:
+            return None
+        begin, self._saved_index_bytes = self._saved_index_bytes, len(index.data)
+        return partial(self._save_entries, begin, bytes(index.data[begin:]))
+
+    def _save_entries(self, begin: int, entries: bytes) -> None:
+        try:
+            if not begin:
+                self._files.write(self._path + INDEX, entries, sync=False)
+                return
+            file = self._files.open(self._path + INDEX)
+            try:
+                file.pwrite(entries, begin)
+            finally:
+                file.close()
+        except OSError:
+            # The next call writes all of them.
+            self._saved_index_bytes = 0
+
+    def save_rebuilt_index(self) -> None:
+        """Write the offset index of an active segment that was rebuilt: entries of records that were cut must go."""
+        saved_bytes = 0
+        with suppress(FileNotFoundError):
+            saved_bytes = self._files.size(self._path + INDEX)
+        if saved_bytes or self.offset_index.data:
+            self._saved_index_bytes = len(self.offset_index.data)
+            self._save_entries(0, bytes(self.offset_index.data))
 
     def sync_log(self) -> None:
         """Sync the batches of the active segment; raise FileNotFoundError if nobody would find them by its name."""
