@@ -142,7 +142,7 @@ class BrokerConfig:
     """Every setting of this broker by Kafka's name."""
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        """Refuses unknown names and impossible values with a sentence; `warnings` says what was left aside."""
+        """Read settings; raises UserError for unknown names and impossible values. `warnings` says what was ignored."""
         self.warnings: list[str] = []
         self._given: dict[str, str] = {}
         by_unit: dict[str, str] = {}

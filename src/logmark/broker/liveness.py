@@ -3,7 +3,7 @@
 It can do nothing useful any more if one of these holds:
 
     The data directory was removed, or another one has its path. Nothing that is written would be found by the next
-    start, and what is written now could damage the directory that took the place.
+    start, and what is written now could damage the directory that has the path.
 
     No log takes records until a restart, and no log that has records can be read.
 

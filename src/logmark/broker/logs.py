@@ -493,7 +493,7 @@ class Logs:
             log.exception("the files of a deleted topic could not be removed")
 
     def remove_files(self) -> Callable[[], None] | None:
-        """Lets the partitions remove what they let go long enough ago; the call removes deleted ones, in any thread."""
+        """Remove files deleted by partitions long enough ago; return what removes deleted partitions, in any thread."""
         now_ms = self._clock.now_ms()
         for topic in self._topics.values():
             for partition in topic.partitions:

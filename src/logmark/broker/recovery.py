@@ -38,7 +38,7 @@ class Recovery:
     cuts: Sequence[Cut] = ()
     # Numbers of entries of the WAL that were acknowledged and cannot be read: first and last of each stretch.
     damaged_entries: Sequence[tuple[int, int]] = ()
-    # What is damaged in the segments or missing, each place in a sentence.
+    # What is damaged in the segments or missing, one description for each stretch or file.
     damage: Sequence[str] = field(default=())
     # What somebody has added since the clean stop; the next start sets it aside.
     additions: Sequence[str] = ()

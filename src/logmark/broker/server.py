@@ -274,7 +274,7 @@ class Broker:
                 _log_failure("the offset checkpoints could not be written", task.exception())
 
         if self.liveness.is_directory_gone():
-            # Else the directory that took its place would get our checkpoints.
+            # Else the directory that has its path now would get our checkpoints.
             return
         self._checkpointing = self.loop.create_task(self.checkpoint())
         self._checkpointing.add_done_callback(done)

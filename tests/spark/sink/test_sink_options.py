@@ -88,7 +88,7 @@ def test_a_checkpoint_names_its_query_however_it_is_spelt() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        (of(value=TEXT, offset=LONG, timestampType=INT), "no place for the column offset and timestampType"),
+        (of(value=TEXT, offset=LONG, timestampType=INT), "cannot take the column offset and timestampType"),
         (of(key=TEXT), "The rows have no column value"),
         (of(value=INT), "The column value must be a string or binary, and is int"),
         (of(value=TEXT, partition=LONG), "The column partition must be an int, and is bigint"),

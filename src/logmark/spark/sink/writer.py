@@ -56,7 +56,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     extra = [name for name in schema.names if name not in COLUMNS]
     if extra:
         raise UserError(
-            f"A topic has no place for the column {' and '.join(extra)}: the columns are {', '.join(COLUMNS)}. Nothing "
+            f"A topic cannot take the column {' and '.join(extra)}: the columns are {', '.join(COLUMNS)}. Nothing "
             "was written. Put others into value, for example with to_json(struct(...)), or drop them."
         )
     if "value" not in schema.names:

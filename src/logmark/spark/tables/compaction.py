@@ -133,7 +133,7 @@ def group_files(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[D
     groups: dict[Any, list[DataFile]] = {}
     for file in files:
         if file.size_bytes < target_bytes * 3 // 4:
-            groups.setdefault(_place(file), []).append(file)
+            groups.setdefault(_partition_of(file), []).append(file)
     for partition in sorted(groups, key=str):
         bunch: list[DataFile] = []
         for file in sorted(groups[partition], key=_order):
@@ -146,7 +146,7 @@ def group_files(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[D
             yield bunch
 
 
-def _place(file: DataFile) -> tuple[str, int] | None:
+def _partition_of(file: DataFile) -> tuple[str, int] | None:
     """Return the one partition that the rows of the file came from, if it is one."""
     if file.low is None or file.high is None or file.low[:2] != file.high[:2]:
         return None
