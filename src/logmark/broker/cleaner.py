@@ -58,7 +58,7 @@ class BesideWorker:
         return segment_cleaner.clean(plan, self._files)
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing: no process was started."""
 
 
 class ProcessWorker:

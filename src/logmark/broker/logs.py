@@ -209,7 +209,7 @@ class Logs:
     # -- finding -------------------------------------------------------------------------------
 
     def topics(self) -> list[Topic]:
-        """Every topic."""
+        """Return every topic."""
         return list(self._topics.values())
 
     def topic(self, name: str) -> Topic | None:
@@ -235,7 +235,7 @@ class Logs:
     # -- changing ------------------------------------------------------------------------------
 
     def check_new_name(self, name: str) -> None:
-        """Refuses a name that no new topic can have."""
+        """Raise Refused for a name that no new topic can have."""
         self._changes.catalog.check_new_name(name)
 
     def check_new_topic(self, wanted: NewTopic) -> TopicSettings:

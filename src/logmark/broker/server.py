@@ -231,7 +231,7 @@ class Broker:
             raise
 
     def send_soon(self, connection: Connection) -> None:
-        """Lets a connection send when everything that has come in has been looked at."""
+        """Let a connection send when everything that has come in has been looked at."""
         if not self._sending:
             # Measured by itself: every request makes this call.
             self._call_soon(self.send_now)

@@ -134,7 +134,7 @@ def _found(index: int, offset: int, timestamp: int) -> schema.ResponsePartition:
 
 
 def check_leader_epoch(current: int) -> None:
-    """Refuses a client that knows another leader epoch than ours, which is 0; -1 means that it knows none."""
+    """Raise Refused if the client knows another leader epoch than ours, which is 0; -1 means that it knows none."""
     if current > 0:
         raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
     if current < -1:
@@ -148,7 +148,7 @@ def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every partition that was asked for, with the error."""
+    """Return every requested partition with the error."""
     return schema.Response(
         topics=[
             schema.ResponseTopic(
