@@ -586,8 +586,8 @@ class Load:
             read += 1
             if wanted[_key(message)][message.offset()] != tag_of(message):
                 self.seen.fail("check", f"{_key(message)} offset {message.offset()} is not what was acknowledged")
-            place = message.offset(), tag_of(message) if message.value() is not None else 0
-            last[message.partition(), message.key()] = place
+            newest = message.offset(), tag_of(message) if message.value() is not None else 0
+            last[message.partition(), message.key()] = newest
         consumer.close()
         for key, (offset, tag) in self.last_of_key.items():
             # A tombstone is removed itself some time later.
@@ -596,11 +596,11 @@ class Load:
         self.seen.count("records left in the compacted topic", read)
 
 
-def _key(place: Any) -> tuple[str, int]:
+def _key(source: Any) -> tuple[str, int]:
     """Return topic and partition of a message or of a TopicPartition."""
-    if isinstance(place, TopicPartition):
-        return place.topic, place.partition
-    return place.topic(), place.partition()
+    if isinstance(source, TopicPartition):
+        return source.topic, source.partition
+    return source.topic(), source.partition()
 
 
 def _compare(seen: Seen, name: str, key: tuple[str, int], wanted: "array[int]", found: "array[int]") -> None:

@@ -701,7 +701,7 @@ def test_clients_that_share_a_response_get_it_in_turns_and_it_counts_once(
     serve(tmp_path, work)
 
 
-def test_large_requests_for_all_topics_leave_their_place_in_line_to_the_work_that_they_wait_for(tmp_path: Path) -> None:
+def test_large_requests_for_all_topics_leave_their_turn_to_the_work_that_they_wait_for(tmp_path: Path) -> None:
     body = messages.encode_request(metadata.schema, 1, metadata.schema.Request(topics=None))
     client_id = "x" * dispatch.LARGE_REQUEST_BYTES
     request = frames.request_frame(metadata.KEY, 1, 1, client_id, flexible=False, body=body)

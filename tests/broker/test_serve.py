@@ -1,4 +1,4 @@
-"""`logmark serve`: a ready line, a clean stop, and sentences for what cannot be."""
+"""`logmark serve`: a ready line, a clean stop, and error messages for invalid options."""
 
 import json
 import re
@@ -86,19 +86,19 @@ def test_a_stop_that_could_not_close_the_directory_cleanly_is_told_with_exit_cod
     assert 0 == again.stop()[0]
 
 
-def test_a_second_start_on_the_same_directory_is_refused_with_a_sentence(served: Served, tmp_path: Path) -> None:
-    code, sentence = refused("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+def test_a_second_start_on_the_same_directory_is_refused_with_an_error_message(served: Served, tmp_path: Path) -> None:
+    code, message = refused("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
 
     assert 1 == code
-    assert "in use" in sentence
+    assert "in use" in message
 
 
-def test_a_port_in_use_is_refused_with_a_sentence(served: Served, tmp_path: Path) -> None:
-    code, sentence = refused("--data-dir", str(tmp_path / "other"), "--listen", f"127.0.0.1:{served.port()}")
+def test_a_port_in_use_is_refused_with_an_error_message(served: Served, tmp_path: Path) -> None:
+    code, message = refused("--data-dir", str(tmp_path / "other"), "--listen", f"127.0.0.1:{served.port()}")
 
     assert 1 == code
-    assert f"127.0.0.1:{served.port()}" in sentence
-    assert "--listen" in sentence
+    assert f"127.0.0.1:{served.port()}" in message
+    assert "--listen" in message
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_a_port_in_use_is_refused_with_a_sentence(served: Served, tmp_path: Path
         (["--durability", "hope"], "hope"),
     ],
 )
-def test_what_cannot_be_meant_is_a_sentence_and_nothing_is_made(
+def test_an_invalid_option_is_refused_and_nothing_is_created(
     tmp_path: Path, arguments: list[str], cause: str
 ) -> None:
-    code, sentence = refused("--data-dir", str(tmp_path / "data"), *arguments)
+    code, message = refused("--data-dir", str(tmp_path / "data"), *arguments)
 
     assert 2 == code
-    assert cause in sentence
+    assert cause in message
     assert not (tmp_path / "data").exists()
 
 

@@ -119,7 +119,7 @@ def test_retention_ms(running: Running) -> None:
     running.alter(retention_ms=DAY_MS // 2)
     running.retain()
 
-    wait_until(lambda: (1, 2) == (running.segments(), running.segments(".deleted")), "old segments are let go")
+    wait_until(lambda: (1, 2) == (running.segments(), running.segments(".deleted")), "old segments are deleted")
 
 
 def test_retention_bytes(running: Running) -> None:
@@ -132,7 +132,7 @@ def test_retention_bytes(running: Running) -> None:
     running.alter(retention_bytes=2_100_000)
     running.retain()
 
-    wait_until(lambda: 3 == running.segments(), "the largest part is let go")
+    wait_until(lambda: 3 == running.segments(), "the largest part is deleted")
 
 
 def test_cleanup_policy(running: Running) -> None:
@@ -148,7 +148,7 @@ def test_cleanup_policy(running: Running) -> None:
     running.alter(cleanup_policy="delete")
     assert 0 == running.produce()
     running.retain()
-    wait_until(lambda: 1 == running.segments(), "old segments are let go")
+    wait_until(lambda: 1 == running.segments(), "old segments are deleted")
 
 
 def test_max_message_bytes(running: Running) -> None:
@@ -164,7 +164,7 @@ def test_file_delete_delay_ms(running: Running) -> None:
     running.produce(older_ms=3 * DAY_MS)
     running.produce(older_ms=2 * DAY_MS)
     running.retain()
-    wait_until(lambda: 2 == running.segments(".deleted"), "old segments are let go")
+    wait_until(lambda: 2 == running.segments(".deleted"), "old segments are deleted")
     running.advance(25)
     assert 2 == running.segments(".deleted")
     running.advance(40)
@@ -173,7 +173,7 @@ def test_file_delete_delay_ms(running: Running) -> None:
     running.alter(file_delete_delay_ms=30_000)
     running.produce(older_ms=2 * DAY_MS)
     running.retain()
-    wait_until(lambda: 1 == running.segments(".deleted"), "the old segment is let go")
+    wait_until(lambda: 1 == running.segments(".deleted"), "the old segment is deleted")
     running.advance(35)
 
     wait_until(lambda: 0 == running.segments(".deleted"), "files are removed after half a minute")

@@ -154,7 +154,7 @@ def test_a_cluster_that_is_not_there_is_an_error_within_ten_seconds(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("args", "sentence"),
+    ("args", "message"),
     [
         (("--families", "kafka-exporter"), "There are no metrics called kafka-exporter. Did you mean kafka_exporter?"),
         (("--interval", "0.1s"), "An interval of 0.1s would only keep the brokers busy: write 1s or more."),
@@ -162,11 +162,11 @@ def test_a_cluster_that_is_not_there_is_an_error_within_ten_seconds(tmp_path: Pa
         (("--alerts", "/no/such.toml"), "The alerts in /no/such.toml cannot be read"),
     ],
 )
-def test_a_mistake_is_an_error(logmark: Logmark, args: tuple[str, ...], sentence: str) -> None:
+def test_a_mistake_is_an_error(logmark: Logmark, args: tuple[str, ...], message: str) -> None:
     ran = logmark("monitor", *args)
 
     assert (2, "") == (ran.exit_code, ran.out)
-    assert sentence in ran.error
+    assert message in ran.error
 
 
 def test_a_file_of_alerts_can_be_checked_without_a_cluster(tmp_path: Path) -> None:

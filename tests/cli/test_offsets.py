@@ -301,15 +301,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "sentence"), WRONG, ids=[" ".join(arguments) for arguments, *_ in WRONG]
+    ("arguments", "exit_code", "message"), WRONG, ids=[" ".join(arguments) for arguments, *_ in WRONG]
 )
 def test_what_is_typed_wrong_is_an_error_and_changes_nothing(
-    one_stage: Stage, arguments: list[str], exit_code: int, sentence: str
+    one_stage: Stage, arguments: list[str], exit_code: int, message: str
 ) -> None:
     refused = one_stage.reset(*arguments)
 
     assert exit_code == refused.exit_code, refused.error
-    assert sentence in " ".join(refused.error.replace("│", " ").split())
+    assert message in " ".join(refused.error.replace("│", " ").split())
     assert (one_stage.begin, []) == (one_stage.stands(), one_stage.changes())
 
 
@@ -361,7 +361,7 @@ def test_nobody_changes_anything_who_may_only_look(stage: Stage, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("api", "error", "sentence"),
+    ("api", "error", "message"),
     [
         ("OffsetCommit", "GROUP_AUTHORIZATION_FAILED", "you are not allowed to read this group. Nothing was changed."),
         ("OffsetCommit", "TOPIC_AUTHORIZATION_FAILED", "you are not allowed to read this topic. Nothing was changed."),
@@ -371,14 +371,14 @@ def test_nobody_changes_anything_who_may_only_look(stage: Stage, monkeypatch: py
     ],
 )
 def test_what_the_cluster_refuses_is_an_error_and_changes_nothing(
-    our_stage: Stage, api: str, error: str, sentence: str
+    our_stage: Stage, api: str, error: str, message: str
 ) -> None:
     our_stage.broker.control.fail_next(api, error)
 
     refused = our_stage.reset("--to-earliest", "--yes")
 
     our_stage.broker.control.clear_faults()
-    assert (1, True) == (refused.exit_code, sentence in refused.error), refused.error
+    assert (1, True) == (refused.exit_code, message in refused.error), refused.error
     assert our_stage.begin == our_stage.stands()
     assert {"done", "pending"}.isdisjoint(state for _, state in our_stage.changes())
 

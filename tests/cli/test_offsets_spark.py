@@ -57,8 +57,8 @@ class Query:
 
     @property
     def stands(self) -> list[int]:
-        places = self.spark("--no-lag", "--output", "json").json["partitions"]
-        return [place["committed"] for place in places]
+        rows = self.spark("--no-lag", "--output", "json").json["partitions"]
+        return [row["committed"] for row in rows]
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "sentence"),
+    ("arguments", "exit_code", "message"),
     [
         (["--to-earliest"], 2, "say it with --sink: a kind (foreachBatch, foreach, kafka, delta"),
         (["--to-earliest", "--sink", "parquet"], 1, "manifest of a file sink needs every batch"),
@@ -241,13 +241,13 @@ def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
     ],
 )
 def test_what_is_wrong_is_an_error_and_nothing_is_changed(
-    ours: Query, arguments: list[str], exit_code: int, sentence: str
+    ours: Query, arguments: list[str], exit_code: int, message: str
 ) -> None:
     before = ours.made.files()
 
     refused = ours.spark(*arguments, "--yes")
 
-    assert (exit_code, True) == (refused.exit_code, sentence in refused.error), refused.error
+    assert (exit_code, True) == (refused.exit_code, message in refused.error), refused.error
     assert before == ours.made.files()
 
 
@@ -329,19 +329,19 @@ def test_a_group_gets_what_is_new_to_the_query_from_its_start_and_is_told_what_t
 
 
 @pytest.mark.parametrize(
-    ("lines", "sentence"),
+    ("lines", "message"),
     [
         (["same", "same"], "reads the same partitions in several sources"),
         (["same", '{"logOffset":3}'], "reads other sources beside Kafka"),
     ],
 )
-def test_a_group_cannot_have_the_offsets_of_mixed_sources(ours: Query, lines: list[str], sentence: str) -> None:
+def test_a_group_cannot_have_the_offsets_of_mixed_sources(ours: Query, lines: list[str], message: str) -> None:
     same = kafka(ours.ends(10, 3))
     ours.made.plan(2, *(same if line == "same" else line for line in lines)).commit(2)
 
     refused = ours.spark("--to-group", ours.broker.group("clicks"), "--yes")
 
-    assert (1, True) == (refused.exit_code, sentence in refused.error), refused.error
+    assert (1, True) == (refused.exit_code, message in refused.error), refused.error
     assert {} == ours.broker.committed(ours.broker.group("clicks"))
 
 

@@ -191,11 +191,11 @@ def test_a_pipeline_is_listed_with_all_that_is_known_of_it(stage: Stage) -> None
 
 
 def test_status_tells_group_lag_rate_batch_restarts_error_and_dead_letters(stage: Stage) -> None:
-    topic, letters = stage.broker.create_topic("clicks"), stage.broker.create_topic("letters")
+    topic, dead = stage.broker.create_topic("clicks"), stage.broker.create_topic("dead")
     stage.broker.produce(topic, ["x"] * 10)
-    stage.broker.produce(letters, ["bad"] * 3)
+    stage.broker.produce(dead, ["bad"] * 3)
     stage.broker.commit(stage.group, {(topic, 0): 4})
-    remembered(stage, dead_letters=letters, building=2)
+    remembered(stage, dead_letters=dead, building=2)
     status_of(stage, restarts=2, error="Nobody answered.", error_at_ms=1_794_837_600_000)
 
     with stage.home.live(), stage.home.replaying():
@@ -210,7 +210,7 @@ def test_status_tells_group_lag_rate_batch_restarts_error_and_dead_letters(stage
     assert expected == {name: seen[name] for name in expected}
     assert {"number": 2, "records": 10, "duration_ms": 500, "at_ms": 1_794_837_600_000} == seen["batch"]
     assert 0 <= seen["seconds"] < 600
-    for text in ("running, being replayed in process 77", "6 records", f"3 in {letters}", "Nobody answered.", "12/s"):
+    for text in ("running, being replayed in process 77", "6 records", f"3 in {dead}", "Nobody answered.", "12/s"):
         assert text in shown
 
 

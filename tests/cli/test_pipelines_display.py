@@ -45,7 +45,7 @@ class Broker:
             raise BrokerUnreachable("Nobody answers.")
         return {P0: Committed(offset=10), P1: Committed(offset=20)} if group == "billing" else {}
 
-    def latest(self, places: Any) -> dict[TopicPartition, int]:
+    def latest(self, partitions: Any) -> dict[TopicPartition, int]:
         return {P0: 15, P1: 20}
 
 

@@ -132,7 +132,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LOADING, MOVED = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR
-PLACE = TopicPartition("t", 0)
+PARTITION = TopicPartition("t", 0)
 
 
 def test_a_broker_that_still_loads_is_asked_again() -> None:
@@ -180,7 +180,7 @@ def test_a_group_that_may_not_be_read_has_an_error_instead_of_offsets() -> None:
         client.metadata([])
         found = client.try_committed_of(["a", "b"])
 
-    assert {PLACE: Committed(offset=5)} == found["a"]
+    assert {PARTITION: Committed(offset=5)} == found["a"]
     assert isinstance(found["b"], RefusedByBroker) and "you are not allowed to use it" in str(found["b"])
 
 
@@ -194,7 +194,7 @@ def test_a_group_whose_coordinator_moved_is_asked_again_and_the_others_are_not()
         client.metadata([])
         found = client.try_committed_of(["a", "b"])
 
-    assert {"a": {PLACE: Committed(offset=5)}, "b": {PLACE: Committed(offset=7)}} == found
+    assert {"a": {PARTITION: Committed(offset=5)}, "b": {PARTITION: Committed(offset=7)}} == found
 
 
 def test_a_group_whose_coordinator_is_gone_is_asked_at_the_next_one() -> None:
@@ -203,7 +203,7 @@ def test_a_group_whose_coordinator_is_gone_is_asked_at_the_next_one() -> None:
         script = [KEYS, here.metadata(), here.coordinators("a", at=gone), here.coordinators("a"), commits(("a", 0, 5))]
         with scripted(script) as here.address, Client(here.address, patience_s=0) as client:
             client.metadata([])
-            assert {"a": {PLACE: Committed(offset=5)}} == client.try_committed_of(["a"])
+            assert {"a": {PARTITION: Committed(offset=5)}} == client.try_committed_of(["a"])
 
 
 def test_what_was_on_its_way_when_a_connection_broke_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_what_was_on_its_way_when_a_connection_broke_is_asked_again(monkeypatch:
         client.metadata([])
         found = client.try_committed_of(["a", "b", "c"])
 
-    assert {name: {PLACE: Committed(offset=offset)} for name, offset in (("a", 1), ("b", 2), ("c", 3))} == found
+    assert {name: {PARTITION: Committed(offset=offset)} for name, offset in (("a", 1), ("b", 2), ("c", 3))} == found
 
 
 def test_an_old_broker_is_asked_for_one_group_at_a_time() -> None:
@@ -233,7 +233,7 @@ def test_an_old_broker_is_asked_for_one_group_at_a_time() -> None:
         client.metadata([])
         found = client.try_committed_of(["a", "b"])
 
-    assert {"a": {PLACE: Committed(offset=5)}, "b": {PLACE: Committed(offset=7)}} == found
+    assert {"a": {PARTITION: Committed(offset=5)}, "b": {PARTITION: Committed(offset=7)}} == found
 
 
 def test_a_leader_that_moved_is_looked_up_again() -> None:
@@ -242,14 +242,14 @@ def test_a_leader_that_moved_is_looked_up_again() -> None:
         KEYS, here.metadata("t"), offsets(ErrorCode.NOT_LEADER_OR_FOLLOWER), here.metadata("t"), offsets(0, 42),
     ]  # fmt: skip
     with scripted(script) as here.address, Client(here.address) as client:
-        assert {PLACE: (42, -1)} == client.try_offsets({PLACE: -1})
+        assert {PARTITION: (42, -1)} == client.try_offsets({PARTITION: -1})
 
 
 def test_a_topic_that_may_not_be_seen_is_not_asked_for_again() -> None:
     here = Here()
     script = [KEYS, here.metadata("t"), offsets(ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
     with scripted(script) as here.address, Client(here.address) as client:
-        found = client.try_offsets({PLACE: -1})[PLACE]
+        found = client.try_offsets({PARTITION: -1})[PARTITION]
 
     assert isinstance(found, RefusedByBroker) and "you are not allowed to use this topic" in str(found)
 
@@ -260,6 +260,6 @@ def test_every_request_is_counted() -> None:
         scripted([KEYS, here.metadata("t"), offsets(0, 1), offsets(0, 1)]) as here.address,
         Client(here.address) as client,
     ):
-        client.try_offsets({PLACE: -2})
-        client.try_offsets({PLACE: -1})
+        client.try_offsets({PARTITION: -2})
+        client.try_offsets({PARTITION: -1})
         assert 3 == client.requests_sent

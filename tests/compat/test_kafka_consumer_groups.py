@@ -205,7 +205,7 @@ def test_groups_of_other_names_are_reset_described_and_exported_the_same(stage: 
 def test_what_one_tool_exports_the_other_restores(stage: Stage, tmp_path: Path) -> None:
     everyone = ("--group", stage.email, "--group", stage.half, "--group", stage.audit)
     export = ("--reset-offsets", "--all-topics", "--to-current", "--dry-run", "--export")
-    wanted = stage.places()
+    wanted = stage.committed_offsets()
     given = ("--bootstrap-server", stage.broker.bootstrap_servers)
     for name, groups in (("one", ("--group", stage.email)), ("all", everyone)):
         theirs = stage.apache.run(CONSUMER_GROUPS, *given, *export, *groups).stdout
@@ -215,13 +215,13 @@ def test_what_one_tool_exports_the_other_restores(stage: Stage, tmp_path: Path) 
             file = tmp_path / f"{name}-{number}.csv"
             file.write_text(text.rstrip("\n") + "\n")
             stage.ours("--reset-offsets", *groups, "--all-topics", "--to-latest", "--execute")
-            assert wanted != stage.places()
+            assert wanted != stage.committed_offsets()
             stage.same("--reset-offsets", *groups, "--from-file", str(file), "--dry-run", in_any_order=True)
             stage.ours("--reset-offsets", *groups, "--from-file", str(file), "--execute")
             # The offset beyond the end went to the end: neither tool restores what is not there any more.
             assert wanted | (
                 {stage.audit: {**wanted[stage.audit], (stage.orders, 1): 10}} if name == "all" else {}
-            ) == (stage.places())
+            ) == (stage.committed_offsets())
             stage.restore()
 
 
@@ -365,16 +365,16 @@ MISTAKEN = [
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_the_broker_refuses_is_told_the_same_and_changes_nothing(stage: Stage, line: str) -> None:
-    before = stage.places()
+    before = stage.committed_offsets()
     stage.same(*words(line), in_any_order=True)
-    assert before == stage.places()
+    assert before == stage.committed_offsets()
 
 
 @pytest.mark.parametrize("line", MISTAKEN)
 def test_mistakes_in_values_are_told_the_same_and_change_nothing(one_stage: Stage, line: str) -> None:
-    before = one_stage.places()
+    before = one_stage.committed_offsets()
     one_stage.same(*words(line), in_any_order=True)
-    assert before == one_stage.places()
+    assert before == one_stage.committed_offsets()
 
 
 USAGE = [
@@ -612,12 +612,12 @@ RIGHTS = {
 def test_rights_that_are_missing_are_told_the_same_and_nothing_is_changed(
     one_stage: Stage, group: AclOperation, topic: AclOperation
 ) -> None:
-    before = one_stage.places()
+    before = one_stage.committed_offsets()
     with rights(one_stage, group, topic):
         for action in [one for one in ACTIONS if one not in RIGHTS[group, topic]]:
             one_stage.same(*words(ACTIONS[action]), in_any_order=True)
             assert 1 == one_stage.ours(*words(ACTIONS[action]), "--strict").exit_code, action
-    assert before == one_stage.places()
+    assert before == one_stage.committed_offsets()
 
 
 @pytest.mark.parametrize("group, topic", [(READ, READ), (DELETE, READ)], ids=lambda right: right.name)

@@ -168,10 +168,10 @@ def wait_until_in_force(node: KafkaNode) -> None:
 def wait_until_ended(node: KafkaNode, topic: str) -> None:
     """Return when the markers of all transactions are written: the answer to their end may come before."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers, **QUIET})
-    place = TopicPartitionOfClient(topic, 0)
+    partition = TopicPartitionOfClient(topic, 0)
 
     def end(level: IsolationLevel) -> int:
-        return admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place].result(60).offset
+        return admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=level)[partition].result(60).offset
 
     wait_until(
         lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED),
@@ -204,7 +204,7 @@ def run_pass(node: KafkaNode, topic: str, number: int, retention_ms: int, path: 
     )  # fmt: skip
     wait_until(lambda: (cleaned_to(node, topic) or -1) >= end, f"Apache Kafka has compacted {topic}")
     configure(node, topic, min_cleanable_dirty_ratio="1.0", segment_index_bytes=CONFIG["segment.index.bytes"])
-    # Else the cleaner might go on with the next round's records, by this round's retention.
+    # Else the cleaner might continue with the next round's records, by this round's retention.
     wait_until_in_force(node)
     wait_until(lambda: not list(folder.glob("*.swap")), "the swap is done")
     after = copy(folder, path / f"{topic}-{number}-after")

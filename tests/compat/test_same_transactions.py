@@ -162,13 +162,13 @@ def kafka_python(bootstrap_servers: str, isolation: str) -> list[tuple[int, byte
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers, isolation_level=isolation, enable_auto_commit=False, check_crcs=True
     )
-    place = KafkaPythonPartition(TOPIC, 0)
-    consumer.assign([place])
-    consumer.seek_to_beginning(place)
+    partition = KafkaPythonPartition(TOPIC, 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning(partition)
     found = []
     try:
-        end = consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
+        end = consumer.end_offsets([partition])[partition]
+        while consumer.position(partition) < end:
             for messages in consumer.poll(timeout_ms=500).values():
                 found += [(message.offset, message.value) for message in messages]
         return found
@@ -183,12 +183,12 @@ def aiokafka(bootstrap_servers: str, isolation: str) -> list[tuple[int, bytes]]:
         )
         await consumer.start()
         try:
-            place = AiokafkaPartition(TOPIC, 0)
-            consumer.assign([place])
-            await consumer.seek_to_beginning(place)
-            end = (await consumer.end_offsets([place]))[place]
+            partition = AiokafkaPartition(TOPIC, 0)
+            consumer.assign([partition])
+            await consumer.seek_to_beginning(partition)
+            end = (await consumer.end_offsets([partition]))[partition]
             found: list[tuple[int, bytes]] = []
-            while await consumer.position(place) < end:
+            while await consumer.position(partition) < end:
                 for messages in (await consumer.getmany(timeout_ms=200)).values():
                     found += [(message.offset, message.value) for message in messages]
             return found

@@ -62,7 +62,7 @@ class Bench:
         return self.runtime.ask(lambda at, ticket, now: at.heartbeat(command, ticket, now_ms=now))
 
     def offsets(self, group: str = GROUP) -> asyncio.Future[dict[tuple[str, int], int]]:
-        return self.runtime.read(lambda at: {key: place.offset for key, place in at.committed_offsets(group).items()})
+        return self.runtime.read(lambda at: {key: stored.offset for key, stored in at.committed_offsets(group).items()})
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

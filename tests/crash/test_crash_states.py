@@ -95,7 +95,7 @@ def test_a_recovery_depends_on_nothing_but_the_disk_and_the_promises() -> None:
 # Each has been the shortest way to a promise that was broken once.
 SHORT_SCRIPTS: dict[str, Script] = {
     "a kill between a name and its sync": [("create", 0, 1), ("append", 0, 0, 1, 0), ("kill",)],
-    "all let go, and told so": [
+    "all deleted, and acknowledged": [
         ("append", 0, 1, 1, 600), ("settle",), ("checkpoint",), ("retain", 6), ("delete records", 0, 1), ("kill",)
     ],
     "a roll right behind a clean stop": [
@@ -109,7 +109,7 @@ SHORT_SCRIPTS: dict[str, Script] = {
         ("create", 0, 1), ("append", 0, 0, 2, 300), ("settle",), ("checkpoint",), ("delete", 0), ("create", 0, 1),
         ("append", 0, 0, 1, 0), ("settle",),
     ],
-    "all let go while the first record of a run makes the WAL": [
+    "all deleted while the first record of a run creates the WAL": [
         ("append", 0, -1, 3, 300), ("flush",), ("kill",), ("retain", 6), ("sync", 0, 6), ("append", 0, 1, 1, 1000),
         ("flush",),
     ],

@@ -28,13 +28,13 @@ from tests.crash.promises import NOW_MS
 from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of
 
 KILLED = "a kill before any sync"
-MIDDLE = "letting go of segments below the middle of another"
+MIDDLE = "deletion of segments below the middle of another"
 DELETING = "deleting"
 ROLLING = "rolling"
 CLEAN_STOP = "a clean stop"
 AN_ABORT = "an abort, then a roll"
 ADDITIONS = "additions set aside"
-LETTING_GO = "letting go"
+RETENTION = "retention"
 WAL_REMOVED = "a kill while a clean stop removes the WAL"
 # Random scripts that have led to a promise which was broken without some sync.
 FOUND = (44, 59, 93, 130, 138, 2711542209)
@@ -46,7 +46,7 @@ PATHS: dict[str, Script] = {
         ("append", 0, 1, 1, 1000), ("settle",), ("checkpoint",), ("append", 0, 0, 1, 1000), ("settle",),
     ],
     # The recovery after the kill saves the producers, and then retention takes away what they were known from.
-    "a kill, then letting go": [
+    "a kill, then retention": [
         ("append", 0, 100, 1, 1000), ("retain", 4), ("append", 0, 0, 1, 1000), ("kill",), ("retain", 3), ("settle",),
         ("checkpoint",),
     ],
@@ -60,7 +60,7 @@ PATHS: dict[str, Script] = {
         ("append", 0, 0, 1, 1000), ("append", 0, 0, 1, 1000), ("flush",), ("checkpoint",), ("append", 0, 0, 1, 0),
         ("settle",),
     ],
-    LETTING_GO: [
+    RETENTION: [
         ("append", 0, 0, 1, 1000), ("append", 0, 100, 1, 1000), ("append", 0, 0, 1, 1000), ("settle",), ("retain", 6),
         ("settle",), ("delete records", 0, 3), ("checkpoint",), ("append", 0, 0, 1, 0), ("settle",),
     ],
@@ -92,14 +92,14 @@ MISSED_BY: dict[str, tuple[str, ...]] = {
     "keep_tail": (ADDITIONS,),
     "Appender._append_abort": (AN_ABORT,),
     "Appender._begin_segment": (AN_ABORT,),
-    "CheckpointFiles._write": (LETTING_GO,),
+    "CheckpointFiles._write": (RETENTION,),
     "DataDirectory._begin": (killed_in(KILLED),),
     "write_mark": (CLEAN_STOP,),
     "FlushState.begin": (CLEAN_STOP,),
     "PartitionFolder.syncs": (CLEAN_STOP, random_script(20)),
     "PartitionFolder.epochs_writer": (MIDDLE,),
     "Partitions.finish_deletion": (any_lost_in(DELETING),),
-    "Loader._make_durable": (ROLLING, LETTING_GO),
+    "Loader._make_durable": (ROLLING, RETENTION),
     "Segment.sync_log": (CLEAN_STOP,),
     "WalFile.create": (any_lost_in(DELETING),),
     "WriteAheadLog.write_points": (CLEAN_STOP,),

@@ -1,4 +1,4 @@
-"""`make` brings system packages only when they are missing and it may, and says so in a sentence otherwise."""
+"""`make` brings system packages only when they are missing and it may, and prints why not otherwise."""
 
 import subprocess
 import sys

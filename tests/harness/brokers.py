@@ -223,9 +223,9 @@ def read(consumer: Consumer, count: int, *, deadline_s: float = DEADLINE_S) -> l
     return messages
 
 
-def at(*places: tuple[str, int] | tuple[str, int, int]) -> list[TopicPartition]:
+def at(*partitions: tuple[str, int] | tuple[str, int, int]) -> list[TopicPartition]:
     """Partitions, each with a position when one is given."""
-    return [TopicPartition(*place) for place in places]
+    return [TopicPartition(*one) for one in partitions]
 
 
 def offsets_of(messages: Sequence[Message]) -> list[int]:

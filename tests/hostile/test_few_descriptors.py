@@ -104,7 +104,7 @@ def test_however_many_connections_come_the_logs_keep_their_descriptors(
         assert WRITES == write(first)
         assert broker.count_open() <= limit
         opened.close()
-        # The places of connections that were closed are free again.
+        # The slots of connections that were closed are free again.
         wait_until(lambda: is_served(wire.connect(broker.bootstrap_servers)), "a new connection is served")
         with wire.connect(broker.bootstrap_servers) as again:
             assert WRITES == write(again)

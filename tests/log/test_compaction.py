@@ -247,22 +247,23 @@ def test_a_transaction_that_was_aborted_before_the_dirty_part_says_nothing_of_it
 
 def check_indexes(folder: Path, each: Cleaned, data: bytes) -> None:
     """Every entry tells the truth about the batch that it points to."""
-    places = {}
+    by_position = {}
     at = 0
     for batch in parse(data):
-        places[at] = batch
+        by_position[at] = batch
         at += struct.unpack_from(">i", data, at + 8)[0] + 12
     offsets = OffsetIndex(each.base_offset, (folder / f"{each.base_offset:020d}.index.cleaned").read_bytes())
     for entry in range(len(offsets)):
         last_offset, position = offsets[entry]
-        assert model.last_offset(places[position]) == last_offset
+        assert model.last_offset(by_position[position]) == last_offset
     times = TimeIndex(each.base_offset, (folder / f"{each.base_offset:020d}.timeindex.cleaned").read_bytes())
     for entry in range(len(times)):
         timestamp, last_offset = times[entry]
         assert any(
-            (batch.max_timestamp, model.last_offset(batch)) == (timestamp, last_offset) for batch in places.values()
+            (batch.max_timestamp, model.last_offset(batch)) == (timestamp, last_offset)
+            for batch in by_position.values()
         )
-    largest = max((batch.max_timestamp or 0 for batch in places.values()), default=-1)
+    largest = max((batch.max_timestamp or 0 for batch in by_position.values()), default=-1)
     assert largest == each.max_timestamp == (times[len(times) - 1][0] if len(times) else -1)
 
 

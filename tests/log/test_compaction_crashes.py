@@ -110,8 +110,8 @@ def tell(steps: Steps = SEVERAL_INTO_ONE) -> Story:
     """Keys over many small segments, perhaps an aborted transaction among them, compacted at the end."""
     disk = CrashFileSystem()
     driver = BrokerLogsDriver(disk, ManualClock(NOW_MS))
-    driver.create_topic("places", 1, TOPIC)
-    partition = driver.logs.partition("places", 0)
+    driver.create_topic("profiles", 1, TOPIC)
+    partition = driver.logs.partition("profiles", 0)
     assert partition is not None
     story = Story([], set(), {}, 0)
     value = itertools.count()
@@ -158,7 +158,7 @@ def check(disk: CrashFileSystem, story: Story) -> int:
     disk.before_change = count
     driver = BrokerLogsDriver(disk, ManualClock(NOW_MS))
     disk.before_change = lambda: None
-    partition = driver.logs.partition("places", 0)
+    partition = driver.logs.partition("profiles", 0)
     assert partition is not None
     found = read(partition)
     assert set(found) <= story.written

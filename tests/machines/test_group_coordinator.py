@@ -336,9 +336,9 @@ class GroupsUnderFaults(RuleBasedStateMachine):
         def check(seen: tuple[Any, Any]) -> None:
             entries = written[: self.journal.durable_end] if has_failed else written
             assert self.durable[: len(entries)] == entries, "shown before it was durable"
-            places, description = seen
+            committed, description = seen
             loaded = load(entries)
-            assert dict(loaded.committed_offsets(GROUP)) == places
+            assert dict(loaded.committed_offsets(GROUP)) == committed
             if description is not None and description.state is GroupState.STABLE:
                 assert loaded.describe(GROUP) == description
 

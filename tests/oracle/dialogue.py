@@ -1,7 +1,7 @@
 """A dialogue: requests that a test sends to a broker, and its answers in a form that two brokers can be compared by.
 
 What two brokers cannot have in common gets a name: an id is `<id 1 of 'it joins'>` after the step that brought it.
-What differs by nature is masked: times, ports, sentences for people. Everything else is compared as it was sent.
+What differs by nature is masked: times, ports, messages for people. Everything else is compared as it was sent.
 """
 
 import re
@@ -290,7 +290,7 @@ class Mask:
         if attribute == "record_errors":
             return [index for index, _ in value]
         if isinstance(value, Message):
-            # Success needs no sentence; Apache Kafka sometimes says NONE.
+            # Success needs no message; Apache Kafka sometimes says NONE.
             if getattr(value, "error_code", 1) == 0 and hasattr(value, "error_message"):
                 value.error_message = None
             return self._fields((each.name, getattr(value, each.name)) for each in value.FIELDS)
@@ -380,7 +380,7 @@ class Difference:
 
 
 def differences(ours: Sequence[Step], kafkas: Sequence[Step]) -> Iterator[Difference]:
-    """Every place at which the two transcripts differ."""
+    """Yield every difference between the two transcripts."""
     for own, other in zip(ours, kafkas, strict=False):
         for path, left, right in _parted(own.answer, other.answer, ""):
             label = own.label if own.label == other.label else f"{own.label} / {other.label}"
@@ -397,6 +397,6 @@ def _parted(ours: Any, kafkas: Any, path: str) -> Iterator[tuple[str, Any, Any]]
         for number, (left, right) in enumerate(zip(ours, kafkas, strict=True)):
             known_as = left.get("name") if isinstance(left, dict) else None
             yield from _parted(left, right, f"{path}[{known_as or number}]")
-    # A sentence for people where Apache Kafka has none is no difference; the opposite is.
+    # A message for people where Apache Kafka has none is no difference; the opposite is.
     elif ours != kafkas and not (not kafkas and path.endswith("error_message")):
         yield path, ours, kafkas

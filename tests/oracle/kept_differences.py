@@ -8,7 +8,7 @@ from tests.oracle.dialogue import Difference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Answers that differ, found by patterns for the dialogue, the step and the place in the answer."""
+    """Answers that differ, found by patterns for the dialogue, the step and the path in the answer."""
 
     dialogue: str
     step: str = ".*"
@@ -35,7 +35,7 @@ KEPT = (
     ),
     Kept(
         dialogue="a_member_of_the_newer_protocol",
-        reason="The newer group protocol is not served yet; the sentence tells to set group.protocol=classic.",
+        reason="The newer group protocol is not served yet; the message tells to set group.protocol=classic.",
     ),
     # Where Apache Kafka stumbles.
     Kept(

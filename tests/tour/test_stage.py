@@ -79,8 +79,8 @@ def test_a_command_is_run_against_the_tours_broker_and_shown_with_what_it_wrote(
 
 def test_a_picture_is_drawn_from_what_the_broker_and_the_consumer_say(stage: Stage, shown: list[Element]) -> None:
     stage.fill("clicks", 9, 9)
-    places, position, start = [3, 7], 5, 2
-    stage.client.commit("billing", {TopicPartition("clicks", one): place for one, place in enumerate(places)})
+    offsets, position, start = [3, 7], 5, 2
+    stage.client.commit("billing", {TopicPartition("clicks", one): offset for one, offset in enumerate(offsets)})
     stage.client.delete_records({TopicPartition("clicks", 1): start})
     consumer = Consumer({"bootstrap.servers": stage.servers, "group.id": "fraud", "enable.auto.commit": False})
     consumer.assign([ClientPartition("clicks", 0, 0)])
@@ -92,8 +92,8 @@ def test_a_picture_is_drawn_from_what_the_broker_and_the_consumer_say(stage: Sta
     assert isinstance(shown[0], Picture)
     text = "\n".join(shown[0].lines)
     assert f"△ position {position}" in text
-    for place in places:
-        assert f"committed {place} (last processed {place - 1})" in text
+    for offset in offsets:
+        assert f"committed {offset} (last processed {offset - 1})" in text
     assert 3 * start == text.count("░")
 
 

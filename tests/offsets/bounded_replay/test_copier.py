@@ -107,16 +107,16 @@ class Stage:
 
     def copies(self, topic: str = "", since: ReplayRun | None = None) -> dict[TopicPartition, list[Record]]:
         topic = topic or self.target
-        places = self.client.metadata([topic]).partitions(topic)
-        starts = {place: since.targets[place].end if since else 0 for place in places}
-        ends = self.client.latest(places)
-        return {place: list(read_records(self.client, place, starts[place], ends[place])) for place in places}
+        partitions = self.client.metadata([topic]).partitions(topic)
+        starts = {one: since.targets[one].end if since else 0 for one in partitions}
+        ends = self.client.latest(partitions)
+        return {one: list(read_records(self.client, one, starts[one], ends[one])) for one in partitions}
 
     def came_from(self, run: ReplayRun) -> dict[TopicPartition, list[tuple[int, int]]]:
         found = {}
-        for place, records in self.copies(since=run).items():
-            places = [copy_source(record.headers, run.id.encode()) for record in records]
-            found[place] = [one for one in places if one is not None]
+        for partition, records in self.copies(since=run).items():
+            sources = [copy_source(record.headers, run.id.encode()) for record in records]
+            found[partition] = [one for one in sources if one is not None]
         return found
 
 
@@ -135,11 +135,11 @@ def stage(broker: BrokerUnderTest, tmp_path: Path, request: pytest.FixtureReques
 def assert_once_and_in_order(stage: Stage, run: ReplayRun, expected: dict[int, int]) -> None:
     """Every offset of the partitions was copied once, and each way from partition to partition is in order."""
     found = stage.came_from(run)
-    counted = Counter(place for places in found.values() for place in places)
+    counted = Counter(source for sources in found.values() for source in sources)
     assert {(number, offset): 1 for number, size in expected.items() for offset in range(size)} == counted
-    for target, places in found.items():
+    for target, sources in found.items():
         for number in expected:
-            offsets = [offset for partition, offset in places if partition == number]
+            offsets = [offset for partition, offset in sources if partition == number]
             assert sorted(offsets) == offsets, f"out of order in {target}"
 
 
@@ -364,16 +364,16 @@ def test_records_of_others_in_the_target_are_passed_over(stage: Stage, small: No
     done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
 
     assert 6 == done.copied
-    copied = sorted(place for places in stage.came_from(begun).values() for place in places if place[1] != 999)
+    copied = sorted(source for sources in stage.came_from(begun).values() for source in sources if source[1] != 999)
     assert [(0, offset) for offset in range(6)] == copied
 
 
 def test_each_copy_keeps_key_value_time_and_headers_and_goes_where_it_belongs(stage: Stage) -> None:
     headers = [[("n", b"1"), ("n", None)]]
     for number in (0, 1):
-        place = TopicPartition(stage.source, number)
-        stage.client.produce(place, batches.build([(b"k", None)], timestamp_ms=NOW + number, headers=headers))
-        stage.client.produce(place, batches.build([(None, b"v")], timestamp_ms=5))
+        source = TopicPartition(stage.source, number)
+        stage.client.produce(source, batches.build([(b"k", None)], timestamp_ms=NOW + number, headers=headers))
+        stage.client.produce(source, batches.build([(None, b"v")], timestamp_ms=5))
     stage.copier(stage.begin()).copy()
 
     found = [record for records in stage.copies().values() for record in records]
@@ -381,9 +381,9 @@ def test_each_copy_keeps_key_value_time_and_headers_and_goes_where_it_belongs(st
     assert {(NOW, b"k", None), (NOW + 1, b"k", None)} == {(one.timestamp_ms, one.key, one.value) for one in keyed_ones}
     assert [(b"n", b"1"), (b"n", None)] == list(keyed_ones[0].headers)[:2]
     assert {(5, None, b"v")} == {(one.timestamp_ms, one.key, one.value) for one in found if not one.key}
-    places = {place.partition for place, records in stage.copies().items() for one in records if not one.key}
-    assert {0, 1} == places, "without a key the partition is the old one modulo the new count"
-    assert 1 == len([place for place, records in stage.copies().items() if any(one.key for one in records)])
+    numbers = {target.partition for target, records in stage.copies().items() for one in records if not one.key}
+    assert {0, 1} == numbers, "without a key the partition is the old one modulo the new count"
+    assert 1 == len([target for target, records in stage.copies().items() if any(one.key for one in records)])
 
 
 @pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
@@ -453,14 +453,14 @@ def test_a_run_is_not_taken_up_on_another_cluster_or_another_topic_of_the_name(s
     topic = begun.topics[stage.target]
     check_unchanged(stage.client, stage.client, begun)
 
-    for other, sentence in (
+    for other, message in (
         (replace(begun, source_cluster="x"), "copies from cluster x"),
         (replace(begun, target_cluster="x"), "copies to cluster x"),
         (replace(begun, source_topic_id="00"), f"Topic {stage.source} was deleted and created again"),
         (replace(begun, topics={stage.target: replace(topic, topic_id="00")}), f"{stage.target} was deleted and cre"),
         (replace(begun, topics={"gone": topic}), r"Topic gone was deleted .*start a new one"),
     ):
-        with pytest.raises(UserError, match=sentence):
+        with pytest.raises(UserError, match=message):
             check_unchanged(stage.client, stage.client, other)
 
 

@@ -37,8 +37,9 @@ __all__ = ["small"]  # a fixture
 
 def letter(offset: int, *, topic: str = "clicks", partition: int = 0, **more: Any) -> DeadLetter:
     given: dict[str, Any] = {"error": "bad", "pipeline": "billing", **more}
-    place = TopicPartition(topic, partition)
-    return dead_letter_for_record(place, offset, NOW - 9, b"k%d" % offset, b"v%d" % offset, [(b"trace", b"1")], **given)
+    source = TopicPartition(topic, partition)
+    key, value = b"k%d" % offset, b"v%d" % offset
+    return dead_letter_for_record(source, offset, NOW - 9, key, value, [(b"trace", b"1")], **given)
 
 
 def test_of_dead_letters_about_one_record_the_first_goes_back_and_those_without_the_record_do_not() -> None:
@@ -122,7 +123,7 @@ class Stage:
     def back(self, ends: dict[TopicPartition, int]) -> dict[int, list[Record]]:
         """What came to the topic since."""
         now = self.client.latest(ends)
-        return {place.partition: list(read_records(self.client, place, ends[place], now[place])) for place in ends}
+        return {one.partition: list(read_records(self.client, one, ends[one], now[one])) for one in ends}
 
 
 @pytest.fixture
@@ -135,13 +136,13 @@ def stage(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Stage]:
 def test_dead_letters_that_were_written_twice_go_back_once_also_when_the_run_is_killed_at_any_step(
     stage: Stage, small: None
 ) -> None:
-    places = [TopicPartition(stage.topic, number) for number in (0, 1)]
+    partitions = [TopicPartition(stage.topic, number) for number in (0, 1)]
     life = Life()
     stage.copier(stage.begin(), life).copy()
     assert life.steps > 20
     for ends_at in range(life.steps + 1):
         stage.client.life = Life()
-        ends = stage.client.latest(places)
+        ends = stage.client.latest(partitions)
         run = stage.begin()
         try:
             stage.copier(run, Life(ends_at)).copy()

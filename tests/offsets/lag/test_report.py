@@ -33,7 +33,7 @@ class Watched:
     def __init__(self, broker: BrokerUnderTest, client: Client, history: History) -> None:
         self.broker, self.client, self.history = broker, client, history
         self.topic, self.group = broker.create_topic("watched"), broker.group("watched")
-        self.place = TopicPartition(self.topic, 0)
+        self.partition = TopicPartition(self.topic, 0)
         self.now_ms = T0
         self.changes: list[Change] = []
         self.asked = 0
@@ -42,7 +42,7 @@ class Watched:
         if written:
             self.broker.produce(self.topic, ["x"] * written)
         if committed is not None:
-            self.client.commit(self.group, {self.place: committed})
+            self.client.commit(self.group, {self.partition: committed})
         return self.look()
 
     def look(self) -> GroupLag:
@@ -104,7 +104,7 @@ def test_who_was_rewound_by_somebody_is_told_and_by_our_own_tools_is_not(watched
         watched.step(committed=committed)
     change = Change(
         id="c1", at_ms=watched.now_ms - 1_000, cluster_id="c", name=watched.group, action="reset", how="to offset 5",
-        who="ann", before={watched.place: Committed(offset=23)}, after={watched.place: Committed(offset=5)},
+        who="ann", before={watched.partition: Committed(offset=23)}, after={watched.partition: Committed(offset=5)},
         state="done",
     )  # fmt: skip
 

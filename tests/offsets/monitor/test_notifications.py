@@ -160,9 +160,9 @@ def test_a_webhook_that_fails_is_tried_again_with_growing_pauses(hook: Hook) -> 
     first, second, third = told.pauses
     assert 0.8 <= first <= 1.2 and 1.6 <= second <= 2.4 and 7 == third
     assert 1 == told.post.delivered
-    (sentence,) = told.said
+    (message,) = told.said
     where = hook.url.removesuffix("/hooks/token-in-path")
-    assert f"The message 'behind' did not reach ops ({where}): it answered 500; trying again." == sentence
+    assert f"The message 'behind' did not reach ops ({where}): it answered 500; trying again." == message
 
 
 def test_a_webhook_that_never_takes_a_message_is_given_up(hook: Hook) -> None:
@@ -314,8 +314,8 @@ def test_a_command_that_is_not_there_is_not_tried_again() -> None:
 
     told.tell("page")
 
-    (sentence,) = told.said
-    assert sentence.endswith("page (/no/such/pager): it cannot be run: No such file or directory; it is given up.")
+    (message,) = told.said
+    assert message.endswith("page (/no/such/pager): it cannot be run: No such file or directory; it is given up.")
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ class Desk:
         self.journal = FileJournal(folder / "journal.jsonl")
         self.group = broker.group("fraud")
 
-    def new_life(self, places: dict[TopicPartition, Committed]) -> None:
+    def new_life(self, offsets: dict[TopicPartition, Committed]) -> None:
         """Another group, which has committed these offsets, and an empty journal."""
         self.group = f"fraud-{uuid.uuid4().hex[:8]}"
         self.journal.path.unlink(missing_ok=True)
-        if places:
-            self.client.commit(self.group, places)
+        if offsets:
+            self.client.commit(self.group, offsets)
 
     def stands(self) -> dict[TopicPartition, Committed]:
         return self.client.committed(self.group)
@@ -75,14 +75,16 @@ def desk(broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Desk]:
 
 
 offsets = st.integers(0, RECORDS)
-places = st.builds(Committed, offset=offsets, leader_epoch=st.integers(-1, 3), metadata=st.text("aé{ =", max_size=5))
+committed_offsets = st.builds(
+    Committed, offset=offsets, leader_epoch=st.integers(-1, 3), metadata=st.text("aé{ =", max_size=5)
+)
 targets = st.one_of(
     st.just(ToEarliest()),
     st.just(ToLatest()),
     st.builds(ToOffset, offsets),
     st.builds(ShiftBy, st.integers(-12, 12)),
     st.just(ToCurrent()),
-    st.lists(places, min_size=3, max_size=3),
+    st.lists(committed_offsets, min_size=3, max_size=3),
     st.just("delete"),
 )
 steps = st.lists(st.tuples(targets, st.sets(st.integers(0, 2), min_size=1)), max_size=6)
@@ -118,7 +120,7 @@ def test_undoing_any_sequence_of_changes_in_reverse_restores_offset_metadata_and
     undone: list[int] = []
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
-    @given(st.dictionaries(st.sampled_from(desk.partitions), places), steps)
+    @given(st.dictionaries(st.sampled_from(desk.partitions), committed_offsets), steps)
     def holds(before: dict[TopicPartition, Committed], taken: list[tuple[Target, set[int]]]) -> None:
         desk.new_life(before)
         after = [before]

@@ -112,7 +112,7 @@ def test_a_checkpoint_elsewhere_is_read_like_one_here(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "message"),
     [
         (
             dumped({"f": {}, "g": 1, "group": "billing", "q": "x", "t": {"clicks": {"0": 2}}}),
@@ -123,10 +123,10 @@ def test_a_checkpoint_elsewhere_is_read_like_one_here(made: Made) -> None:
         ("-", "not Kafka"),
     ],
 )
-def test_the_checkpoint_of_another_source_is_refused(made: Made, line: str, sentence: str) -> None:
+def test_the_checkpoint_of_another_source_is_refused(made: Made, line: str, message: str) -> None:
     made.plan(0, line).commit(0)
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         read(made)
 
 
@@ -139,7 +139,7 @@ def test_the_kind_of_another_source_is_named_where_it_is_known(made: Made) -> No
 
 
 @pytest.mark.parametrize(
-    ("files", "sentence"),
+    ("files", "message"),
     [
         ([], r"There is no checkpoint at .*: no such folder, or an empty one\. Nothing was changed\."),
         (["x.parquet"], "is not a Spark checkpoint: it has no folder named offsets. Give the folder"),
@@ -148,12 +148,12 @@ def test_the_kind_of_another_source_is_named_where_it_is_known(made: Made) -> No
         (["offsets/.0.crc"], "has no batch yet: its query was stopped before its first one was planned"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused_with_what_it_is(tmp_path: Path, files: list[str], sentence: str) -> None:
+def test_what_is_no_checkpoint_is_refused_with_what_it_is(tmp_path: Path, files: list[str], message: str) -> None:
     for name in files:
         os.makedirs((tmp_path / "at" / name).parent, exist_ok=True)
         (tmp_path / "at" / name).touch()
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         read_checkpoint(open_folder(str(tmp_path / "at")))
 
 

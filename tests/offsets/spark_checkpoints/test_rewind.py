@@ -260,11 +260,11 @@ REFUSALS: dict[str, tuple[Callable[[Made, str], object], str]] = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_cannot_be_moved_is_refused_with_the_reason_and_nothing_is_written(ours: Query, name: str) -> None:
-    spoil, sentence = REFUSALS[name]
+    spoil, message = REFUSALS[name]
     spoil(ours.made, kafka(ours.ends(11, 3)))
     before = ours.made.files()
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         ours.plan(ToEarliest())
 
     assert (before, []) == (ours.made.files(), ours.changes)
@@ -532,20 +532,20 @@ def test_a_batch_that_is_there_although_its_writing_failed_is_not_called_nothing
 
 
 @pytest.mark.parametrize(
-    ("fails_at", "sentence", "state"),
+    ("fails_at", "message", "state"),
     [
         ("offsets", r"cannot be written \(No space left on device\)\. Nothing was changed", "refused"),
         ("commits", "Batch 2 .* was planned, but its commit could not be written .*finish_change", "pending"),
     ],
 )
-def test_a_disk_that_fails_is_an_error(ours: Query, fails_at: str, sentence: str, state: str) -> None:
+def test_a_disk_that_fails_is_an_error(ours: Query, fails_at: str, message: str, state: str) -> None:
     class Full(LocalFolder):
         def create(self, path: str, content: bytes) -> None:
             if path.startswith(fails_at):
                 raise OSError(28, "No space left on device")
             super().create(path, content)
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         ours.append(ours.plan(ToEarliest()), Full(ours.made.path))
 
     assert [state] == [change.state for change in ours.changes]

@@ -1,4 +1,4 @@
-"""A replay killed at each of its steps, gone on with or given up: with fake queries, on both brokers."""
+"""A replay killed at each of its steps, resumed or dropped: with fake queries, on both brokers."""
 
 import json
 import shutil
@@ -460,8 +460,8 @@ def test_a_kept_version_can_be_dropped_and_the_live_one_cannot(scenario: ReplayS
     assert [2] == [one.number for one in list_versions(scenario.job)]
     if not scenario.to_topic:
         assert [2] == [one.number for one in list_table_versions(scenario.numbers.table)]
-    for number, sentence in ((2, "is live"), (7, "There is no version 7")):
-        with pytest.raises(UserError, match=sentence):
+    for number, message in ((2, "is live"), (7, "There is no version 7")):
+        with pytest.raises(UserError, match=message):
             drop_version(scenario.job, scenario.client, number)
 
 

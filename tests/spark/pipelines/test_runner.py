@@ -1,4 +1,4 @@
-"""Several pipelines in one real Spark: those that are well finish, the others end with one sentence each."""
+"""Several pipelines in one real Spark: those that are well finish, the others end with one error message each."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,7 +144,7 @@ def test_a_query_that_is_started_by_hand_holds_the_live_lock_until_it_ends(stage
     assert job.home.is_live()
 
     query.stop()
-    wait_until(lambda: not job.home.is_live(), "its place is free", deadline_s=60)
+    wait_until(lambda: not job.home.is_live(), "its lock is free", deadline_s=60)
     pipeline.run(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)
 
     assert {20, 10} == stage.committed(job)

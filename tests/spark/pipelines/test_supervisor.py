@@ -262,7 +262,7 @@ def test_a_pipeline_is_superseded_by_the_version_that_a_replay_swaps_in(stage: S
         stage.queries[0].fail(TAKEN_OVER)
         supervisor.poll()
         assert RunState.SUPERSEDED is supervisor.status.state
-        with stage.home.live():  # the replay has the place now
+        with stage.home.live():  # the replay has the lock now
             supervisor.poll()
             stage.home.change(lambda record: replace(record, live=2, last=2))
     supervisor.poll()

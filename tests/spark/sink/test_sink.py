@@ -380,7 +380,7 @@ def said(broker: BrokerUnderTest, topic: str | None, given: list[Row], **options
 def test_bad_rows_are_errors_and_write_nothing(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic("clicks", config={"max.message.bytes": "2000"})
     compacted = broker.create_topic("compacted", config={"cleanup.policy": "compact"})
-    sentences = {
+    messages = {
         f"Topic {topic}s does not exist. Did you mean {topic}?": said(broker, f"{topic}s", numbered(1)),
         "Row 1 of Spark partition 0 of batch 0 names no topic": said(broker, None, [{"value": "a", "topic": None}]),
         f"Row 1 of Spark partition 0 of batch 0 is for partition 4 of topic {topic}, which has": said(
@@ -391,7 +391,7 @@ def test_bad_rows_are_errors_and_write_nothing(broker: BrokerUnderTest) -> None:
         f"Partition 0 of topic {compacted}": said(broker, compacted, [{"value": "without a key"}]),
     }
 
-    assert [] == [(begin, text) for begin, text in sentences.items() if not text.startswith(begin)]
+    assert [] == [(begin, text) for begin, text in messages.items() if not text.startswith(begin)]
     assert 0 == broker.end_offset(topic)
 
 

@@ -105,8 +105,8 @@ EDGES = (
 
 def made(chance: random.Random) -> str:
     """A record of anything, mostly of what its schema says."""
-    letters = 'aé\u2603\U0001f600\\"/\n\x7f'
-    text = lambda: "".join(chance.choice(letters) for _ in range(chance.randint(0, 9)))  # noqa: E731
+    characters = 'aé\u2603\U0001f600\\"/\n\x7f'
+    text = lambda: "".join(chance.choice(characters) for _ in range(chance.randint(0, 9)))  # noqa: E731
     number = lambda: chance.choice([0.1, -0.0, 1e-7, 1.5e300]) * chance.choice([1, 10, chance.random()])  # noqa: E731
     fields = {
         "s": text,

@@ -222,7 +222,7 @@ class AwayAtFirst(FakeCluster):
         return super().metadata(topics)
 
 
-LETTERS = {"value.format": "json", "value.schema": "a INT", "deadLetters.topic": "dead"}
+DEAD_LETTERS = {"value.format": "json", "value.schema": "a INT", "deadLetters.topic": "dead"}
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def away_at_first(monkeypatch: pytest.MonkeyPatch) -> AwayAtFirst:
 STANDS = Position(group="billing", query="q", generation=1, first={P0: 5}, next={P0: 5}).to_json()
 
 
-@pytest.mark.parametrize("given", [{}, LETTERS])
+@pytest.mark.parametrize("given", [{}, DEAD_LETTERS])
 def test_a_query_that_continues_from_its_checkpoint_waits_for_a_broker_that_is_away(
     away_at_first: AwayAtFirst, seconds: list[float], given: dict[str, str]
 ) -> None:
@@ -256,7 +256,7 @@ def test_a_query_that_continues_from_its_checkpoint_waits_for_a_broker_that_is_a
     assert 1 == away_at_first.connections, "a client for each try stays open"
 
 
-@pytest.mark.parametrize("given", [{}, LETTERS])
+@pytest.mark.parametrize("given", [{}, DEAD_LETTERS])
 def test_available_now_continues_from_its_checkpoint_when_its_broker_is_back(
     away_at_first: AwayAtFirst, seconds: list[float], given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +276,7 @@ def test_available_now_continues_from_its_checkpoint_when_its_broker_is_back(
 
 
 def test_a_new_query_does_not_wait_for_its_first_contact(away_at_first: AwayAtFirst, seconds: list[float]) -> None:
-    stream = reader(**LETTERS)
+    stream = reader(**DEAD_LETTERS)
     stream.prepareForTriggerAvailableNow()
 
     with pytest.raises(BrokerUnreachable):
@@ -362,7 +362,7 @@ def test_bad_input_is_an_error_and_commits_nothing(broker: BrokerUnderTest) -> N
     broker.commit(broker.group("g"), {(topic, 0): 20})
     broker.commit(broker.group("far"), {(topic, 0): 70})
     none = {"auto.offset.reset": "none"}
-    sentences = {
+    messages = {
         "There is no topic nowhere at": said(broker, "nowhere"),
         "There is no partition": said(broker, topic, **{"subscribe": "", "assign": f'{{"{topic}": [3]}}'}),
         f"At most 10 records were deleted before this query read them: 10 records of {topic}-0 (": said(broker, topic),
@@ -374,7 +374,7 @@ def test_bad_input_is_an_error_and_commits_nothing(broker: BrokerUnderTest) -> N
         "startingTimestamp asks for 2096-10-02": said(broker, other, startingTimestamp="4000000000000"),
     }
 
-    assert [] == [(begin, text) for begin, text in sentences.items() if not text.startswith(begin)]
+    assert [] == [(begin, text) for begin, text in messages.items() if not text.startswith(begin)]
     assert {(topic, 0): 20} == broker.committed(broker.group("g"))
 
 

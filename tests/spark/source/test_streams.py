@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import NewPartitions
 
 from logmark.log.checkpoints import CLEANED, read_offsets
@@ -37,7 +37,7 @@ def consumed(broker: BrokerUnderTest, *topics: str, isolation: str = "read_uncom
     consumer = broker.consumer(isolation_level=isolation, enable_partition_eof=True)
     known = consumer.list_topics(timeout=60).topics
     partitions = [
-        Place(topic, number, broker.start_offset(topic, number))
+        ClientPartition(topic, number, broker.start_offset(topic, number))
         for topic in topics
         for number in known[topic].partitions
     ]
@@ -165,7 +165,7 @@ def _has_read(broker: BrokerUnderTest, group: str, topics: list[str]) -> Callabl
         committed = broker.committed(group)
         known = reader.list_topics(timeout=60).topics
         partitions = [(topic, number) for topic in topics for number in known[topic].partitions]
-        ends = {partition: reader.get_watermark_offsets(Place(*partition), timeout=60)[1] for partition in partitions}
+        ends = {one: reader.get_watermark_offsets(ClientPartition(*one), timeout=60)[1] for one in partitions}
         return ends == {partition: committed.get(partition) for partition in partitions}
 
     return stands_at_the_ends
