@@ -54,11 +54,11 @@ def once(action: Callable[[], None]) -> Callable[[int], None]:
     """Acts when the first bytes have been copied."""
     waiting = [action]
 
-    def told(_: int) -> None:
+    def on_progress(_: int) -> None:
         if waiting:
             waiting.pop()()
 
-    return told
+    return on_progress
 
 
 def served(data_dir: Path) -> dict[TopicPartition, tuple[int, int]]:

@@ -46,7 +46,7 @@ TOPICS = {
 }  # fmt: skip
 
 
-class Written(NamedTuple):
+class WrittenRecord(NamedTuple):
     """What was acknowledged, without its bytes: a long load has many."""
 
     key: bytes
@@ -60,7 +60,7 @@ class Load:
     bootstrap_servers: str
     value_bytes: int = 2000
     pause_s: float = 0.004
-    written: dict[TopicPartition, dict[int, Written]] = field(default_factory=dict)
+    written: dict[TopicPartition, dict[int, WrittenRecord]] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     errors: list[object] = field(default_factory=list)
     is_over: threading.Event = field(default_factory=threading.Event)
@@ -123,8 +123,8 @@ class Load:
         assert not self.errors, self.errors[0]
 
 
-def written(message: Message) -> Written:
-    return Written(message.key(), zlib.crc32(message.value()))
+def written(message: Message) -> WrittenRecord:
+    return WrittenRecord(message.key(), zlib.crc32(message.value()))
 
 
 def consumer_settings(bootstrap_servers: str) -> dict[str, object]:
@@ -178,7 +178,7 @@ def check_values(servers: str, load: Load, starts: dict[TopicPartition, int], en
     """Every acknowledged record up to the copied end is at its offset; of a compacted log, the last of each key."""
     consumer = Consumer({**consumer_settings(servers), "group.id": "checker", "enable.partition.eof": True})
     consumer.assign([ClientPartition(key.topic, key.partition, start) for key, start in starts.items()])
-    read: dict[TopicPartition, dict[int, Written]] = {key: {} for key in starts}
+    read: dict[TopicPartition, dict[int, WrittenRecord]] = {key: {} for key in starts}
     ended: set[TopicPartition] = set()
     while ended != starts.keys():
         message = consumer.poll(60)

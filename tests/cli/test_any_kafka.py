@@ -1,13 +1,13 @@
 """One minute with the command line, the same on our broker and on Apache Kafka."""
 
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness.brokers import BrokerUnderTest
 
 
 def test_a_first_minute_is_the_same_on_any_kafka(broker: BrokerUnderTest) -> None:
     topic, email, analytics = broker.unique("orders"), broker.group("email"), broker.group("analytics")
 
-    def logmark(*arguments: str, stdin: str = "") -> Ran:
+    def logmark(*arguments: str, stdin: str = "") -> CommandResult:
         done = run(*arguments, stdin=stdin, servers=broker.bootstrap_servers)
         assert 0 == done.exit_code, done.error
         return done

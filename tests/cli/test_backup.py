@@ -17,7 +17,7 @@ from logmark.cli import clusters
 from logmark.client.client import Client
 from logmark.disk.file_system import RealFile
 from logmark.testing import Broker
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import unserved_address
 from tests.harness.restartable_broker import OUR_SETTINGS
@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Broker:
         yield broker
 
 
-def done(*arguments: str) -> Ran:
+def done(*arguments: str) -> CommandResult:
     ran = run(*arguments)
     assert 0 == ran.exit_code, ran.error
     return ran

@@ -9,12 +9,12 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.dead_letters.dead_letter import Headers, dead_letter_for_record, dead_letter_headers
 from logmark.wire import batches
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.sink_rows import rows
 
 FOREVER = {"retention.ms": "-1"}
-Command = Callable[..., Ran]
+Command = Callable[..., CommandResult]
 
 
 @pytest.fixture

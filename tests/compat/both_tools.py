@@ -89,7 +89,7 @@ def run_ours(*args: str) -> ToolResult:
     return ToolResult(exit_code=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
-class Stage:
+class BothTools:
     """One broker with topics and groups, brought back to how it was before each tool changes it."""
 
     def __init__(self, broker: BrokerUnderTest, apache: JavaTools) -> None:
@@ -142,7 +142,7 @@ class Stage:
         return {group: found for group in listed if (found := self.broker.committed(group))}
 
     def filled(self, text: str) -> str:
-        """A text with the names of this stage in it."""
+        """A text with the names of these topics and groups in it."""
         for name in ("orders", "users", "email", "half", "audit", "nobody"):
             text = text.replace(f"<{name}>", getattr(self, name))
         return text
@@ -164,11 +164,11 @@ class Stage:
             self.restore()
         if in_any_order:
             theirs, ours = theirs.in_any_order(), ours.in_any_order()
-        assert theirs == ours, f"Apache's tool:\n{_shown(theirs)}\nours:\n{_shown(ours)}"
+        assert theirs == ours, f"Apache's tool:\n{_format_printed(theirs)}\nours:\n{_format_printed(ours)}"
         assert left_by_theirs == left_by_ours
         return ours
 
 
-def _shown(printed: Printed) -> str:
+def _format_printed(printed: Printed) -> str:
     lines = [f"  out {line!r}" for line in printed.out] + [f"  err {line!r}" for line in printed.err]
     return "\n".join([f"  exit {printed.exit_code}", *lines])

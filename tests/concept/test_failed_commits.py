@@ -119,14 +119,14 @@ def test_librdkafka_tries_both_kinds_again_so_there_an_older_commit_can_overtake
     group = failing_broker.group("readers")
     told: list[int] = []
 
-    def tell(error: KafkaError | None, partitions: list[Any]) -> None:
+    def on_commit(error: KafkaError | None, partitions: list[Any]) -> None:
         assert error is None, error
         told.append(partitions[0].offset)
 
     for backoff_ms in (100, 200, 400, 800, 1600):
         told.clear()
         backoff = {"retry_backoff_ms": backoff_ms, "retry_backoff_max_ms": backoff_ms}
-        consumer = failing_broker.consumer(group, on_commit=tell, **backoff)
+        consumer = failing_broker.consumer(group, on_commit=on_commit, **backoff)
         consumer.assign(at((messages, 0, 50)))
         read(consumer, 3)
         failing_broker.control.fail_next("OffsetCommit", LOADING)

@@ -63,7 +63,7 @@ class Crashed(BaseException):
     """The broker is gone; nothing that it was doing goes on."""
 
 
-class Run:
+class ScriptRun:
     """One script on one disk."""
 
     def __init__(self, disk: FileSystem, *, path: str = PATH, moments: bool = True) -> None:

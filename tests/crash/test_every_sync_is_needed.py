@@ -25,7 +25,7 @@ from tests.crash.broker_logs import PATH, InlineCommit
 from tests.crash.crash_file_system import CrashFileSystem
 from tests.crash.mutants import SyncSite, sync_sites, without
 from tests.crash.promises import NOW_MS
-from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of
+from tests.crash.scenarios import Crash, Recoveries, Script, ScriptRun, crashes, script_of
 
 KILLED = "a kill before any sync"
 MIDDLE = "deletion of segments below the middle of another"
@@ -197,7 +197,7 @@ def ways_to_miss_it(runs: int) -> dict[str, Callable[[], None]]:
 
 def _try(script: Script, seed: int | None) -> None:
     """Recovers from some crashes of a script, or from each."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(script)
     if seed is not None:
         tried = crashes(run.moments, random.Random(seed), 60)
@@ -211,7 +211,7 @@ def _try(script: Script, seed: int | None) -> None:
 
 def _kill(script: Script) -> None:
     """Recovers from a kill at every moment of a script, with the power lost at three moments of the recovery."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(script)
     recoveries = Recoveries()
     for moment in reversed(run.moments):
@@ -221,7 +221,7 @@ def _kill(script: Script) -> None:
 
 def _kill_while_the_wal_is_removed() -> None:
     """Recovers from a kill in a clean stop whose new name of the WAL's folder may be in memory only."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(PATHS[CLEAN_STOP])
     recoveries = Recoveries()
     for moment in run.moments:
@@ -232,7 +232,7 @@ def _kill_while_the_wal_is_removed() -> None:
 
 def _lose_any(script: Script) -> None:
     """Recovers from states of a script in which each change that was not synced has a fate of its own."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(script)
     recoveries = Recoveries()
     for moment in reversed(run.moments):

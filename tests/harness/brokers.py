@@ -104,12 +104,12 @@ class BrokerUnderTest:
         reports: list[Message] = []
         errors: list[KafkaError] = []
 
-        def told(error: KafkaError | None, message: Message) -> None:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
             reports.append(message) if error is None else errors.append(error)
 
         for value in values:
             at = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
-            producer.produce(topic, value, partition=partition, on_delivery=told, **at)
+            producer.produce(topic, value, partition=partition, on_delivery=on_delivery, **at)
         assert 0 == producer.flush(DEADLINE_S), "records without an answer"
         assert not errors, errors[0]
         return [report.offset() for report in reports]

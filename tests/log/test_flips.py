@@ -59,7 +59,7 @@ def open_log(
     return directory, directory.open_partition("clicks", 0, TOPIC_ID, config), committer
 
 
-def made(number: int, count: int, sequence: int) -> batches.ProducedBatch:
+def build_batch(number: int, count: int, sequence: int) -> batches.ProducedBatch:
     """A batch of every codec in turn; times come late, twice and out of order."""
     choose = random.Random(number)
     stamps = [NOW_MS + 10 * (number - number % 4) + choose.choice([0, 0, 5, -25]) for _ in range(count)]
@@ -79,7 +79,7 @@ def closed() -> tuple[CrashFileSystem, list[batches.Record]]:
     directory, partition, committer = open_log(disk)
     records: list[batches.Record] = []
     for number in range(BATCHES):
-        batch = made(number, 1 + number % 3, len(records))
+        batch = build_batch(number, 1 + number % 3, len(records))
         partition.append(batch, now_ms=NOW_MS)
         records += batches.unpack(batch.data)
     committer.settle()
@@ -152,8 +152,8 @@ def check_flip(path: str, at: int, mask: int) -> int:
     refused += check_reads(partition, records, choose.randrange(len(records)))
     refused += check_reads(partition, records, 0)
     refused += check_times(partition, records, choose.sample(stamps, 4))
-    last = made(BATCHES - 1, 1 + (BATCHES - 1) % 3, 0)
-    again = made(BATCHES - 1, last.record_count, len(records) - last.record_count)
+    last = build_batch(BATCHES - 1, 1 + (BATCHES - 1) % 3, 0)
+    again = build_batch(BATCHES - 1, last.record_count, len(records) - last.record_count)
     try:
         appended = partition.append(again, now_ms=NOW_MS)
         assert appended.is_duplicate, "the producer's state is lost"
@@ -205,7 +205,7 @@ def test_through_a_broker_a_flipped_byte_is_right_or_refused(tmp_path: Path) -> 
     with Broker({"log.index.interval.bytes": "100"}, durability="sync", data_dir=str(tmp_path)) as broker:
         broker.create_topic("clicks")
         for number in range(8):
-            batch = made(number, 2, 2 * number)
+            batch = build_batch(number, 2, 2 * number)
             with PendingProduce(broker.bootstrap_servers, "clicks", 0, bytes(batch.data)) as asked:
                 assert (ErrorCode.NONE, 2 * number) == asked.answer()
         with Client(broker.bootstrap_servers) as client:
@@ -259,7 +259,7 @@ def crashed() -> tuple[CrashFileSystem, list[batches.Record], list[int]]:
     records: list[batches.Record] = []
     ends = [0]
     for number in range(12):
-        batch = made(number, 1 + number % 3, len(records))
+        batch = build_batch(number, 1 + number % 3, len(records))
         partition.append(batch, now_ms=NOW_MS)
         records += batches.unpack(batch.data)
         committer.settle()

@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 SERVED: dict[ModuleType, range] = {module.schema: module.VERSIONS for module in api.MODULES}
 
 
-class Line:
+class DialogueConnection:
     """One connection: requests go out, answers come back in order."""
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -145,7 +145,7 @@ class Talk:
     versions: Mapping[ModuleType, int]
     now_ms: int
     steps: list[Step] = field(default_factory=list)
-    _lines: dict[str, Line] = field(default_factory=dict)
+    _lines: dict[str, DialogueConnection] = field(default_factory=dict)
     _mask: "Mask" = field(default_factory=lambda: Mask())
 
     def version(self, schema: ModuleType) -> int:
@@ -178,7 +178,7 @@ class Talk:
 
     def ask_frame(self, label: str, frame: bytes) -> None:
         """Sends bytes as they are, on a connection of their own, and notes the first bytes of what comes back."""
-        with closing(Line(self.bootstrap_servers)) as line:
+        with closing(DialogueConnection(self.bootstrap_servers)) as line:
             answer = line.send_frame(frame)
         plain = "the connection was closed" if answer is None else answer[:6]
         self.steps.append(Step(label=label, request=repr(frame), answer=plain))
@@ -227,9 +227,9 @@ class Talk:
         for line in self._lines.values():
             line.close()
 
-    def _line(self, name: str) -> Line:
+    def _line(self, name: str) -> DialogueConnection:
         if name not in self._lines:
-            self._lines[name] = Line(self.bootstrap_servers)
+            self._lines[name] = DialogueConnection(self.bootstrap_servers)
         return self._lines[name]
 
     def _receive(self, line: str, *, what: str) -> Any:

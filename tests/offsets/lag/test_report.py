@@ -27,7 +27,7 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
         yield client
 
 
-class Watched:
+class WatchedGroup:
     """One group in one partition, looked at every half minute by a clock of our own."""
 
     def __init__(self, broker: BrokerUnderTest, client: Client, history: History) -> None:
@@ -58,9 +58,9 @@ class Watched:
 
 
 @pytest.fixture
-def watched(broker: BrokerUnderTest, client: Client) -> Iterator[Watched]:
+def watched(broker: BrokerUnderTest, client: Client) -> Iterator[WatchedGroup]:
     with History(None) as history:
-        yield Watched(broker, client, history)
+        yield WatchedGroup(broker, client, history)
 
 
 def _verdict(one: GroupLag) -> Verdict:
@@ -68,7 +68,7 @@ def _verdict(one: GroupLag) -> Verdict:
     return one.finding.verdict
 
 
-def test_a_groups_life_from_well_to_stopped(watched: Watched) -> None:
+def test_a_groups_life_from_well_to_stopped(watched: WatchedGroup) -> None:
     assert Verdict.OK == _verdict(watched.step(written=10, committed=10))
     assert Verdict.UNKNOWN == _verdict(watched.step(written=10, committed=15)), "two samples say too little"
     for committed in range(16, 42):
@@ -85,7 +85,7 @@ def test_a_groups_life_from_well_to_stopped(watched: Watched) -> None:
     assert watched.asked == 0, "the journal is not asked without need"
 
 
-def test_a_group_with_members_that_stands_still_is_stalled(watched: Watched) -> None:
+def test_a_group_with_members_that_stands_still_is_stalled(watched: WatchedGroup) -> None:
     watched.step(written=10)
     consumer = watched.broker.consumer(watched.group)
     consumer.subscribe([watched.topic])
@@ -98,7 +98,7 @@ def test_a_group_with_members_that_stands_still_is_stalled(watched: Watched) -> 
     assert stalled.finding is not None and "although the group has 1 member" in stalled.finding.evidence
 
 
-def test_who_was_rewound_by_somebody_is_told_and_by_our_own_tools_is_not(watched: Watched) -> None:
+def test_who_was_rewound_by_somebody_is_told_and_by_our_own_tools_is_not(watched: WatchedGroup) -> None:
     watched.step(written=30, committed=20)
     for committed in (21, 22, 23):
         watched.step(committed=committed)

@@ -25,7 +25,7 @@ PARTITIONS = (P0, P1)
 SEEN, LOST, UNSURE, REFUSED = "seen", "lost", "unsure", "refused"
 
 
-class Unreliable(FakeCluster):
+class UnreliableCluster(FakeCluster):
     """Answers commits as `fate` says, and looks at the group unless it is away."""
 
     fate = SEEN
@@ -52,7 +52,7 @@ class Query(RuleBasedStateMachine):
     @initialize(foreign=st.none() | st.integers(0, 20), fate=st.sampled_from([SEEN, LOST, UNSURE, REFUSED]))
     def begin(self, foreign: int | None, fate: str) -> None:
         self.clock = ManualClock()
-        self.cluster = Unreliable(p0=(0, 30), p1=(0, 30))
+        self.cluster = UnreliableCluster(p0=(0, 30), p1=(0, 30))
         if foreign is not None:
             self.cluster.reset(p0=foreign)
         self.cluster.fate = fate
