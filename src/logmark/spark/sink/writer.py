@@ -175,6 +175,7 @@ def _headers(pairs: Any, own_id: str | None) -> Headers:
 
 
 def _listed(name: str, column: "pa.Array") -> list[Any]:
+    # Only here: only tasks convert columns, and pyarrow belongs to the extra `spark`.
     import pyarrow as pa
 
     if name in _COMPARED:
@@ -262,6 +263,7 @@ def _planned(options: SinkOptions, group: str | None) -> DeliveryPlan:
 
 
 def _attempt(query: str | None = None, batch: int | None = None) -> Attempt:
+    # Only here: only tasks have a context.
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -68,6 +68,7 @@ def optimize_table(
 
 def optimize_when_due(table: Path, *, every: int, size_bytes_max: int = DUE_BYTES_MAX) -> Compacted | None:
     """Compact a table after so many commits since the last time; a failure is only logged."""
+    # Only here: both belong to the extra `spark`.
     import pyarrow
     from deltalake.exceptions import DeltaError
 
@@ -194,6 +195,7 @@ def _told(removed: int, added: int) -> dict[str, int]:
 
 
 def _sorted(files: list[Path], schema: "pa.Schema", keys: list[str]) -> "pa.Table":
+    # Only here: pyarrow's datasets take long to import, and most batches compact nothing.
     import pyarrow.dataset as dataset
 
     rows = dataset.dataset([str(file) for file in files], schema=schema, format="parquet").to_table()
