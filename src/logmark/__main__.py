@@ -15,6 +15,7 @@ def run() -> None:
     if sys.argv[1:2] == ["serve"]:
         stop_signals.install()
     try:
+        # Only here: the signals of `serve` are handled first, and Ctrl-C during the imports ends quietly.
         from logmark.cli.main import run as run_command
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

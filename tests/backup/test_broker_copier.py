@@ -1,4 +1,4 @@
-"""A backup through brokers, ours or Apache Kafka's: the same records at the same offsets, and every group's place."""
+"""A backup through brokers, ours or Apache Kafka's: the same records and offsets, and what groups committed."""
 
 import struct
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as ClientPartition
 
 from logmark.backup.manifest import BROKERS
 from logmark.backup.manifest_draft import Draft
@@ -206,7 +206,7 @@ def read_all(servers: str, key: TopicPartition, start: int, *, is_committed: boo
             "isolation.level": "read_committed" if is_committed else "read_uncommitted", **QUIET,
         }
     )  # fmt: skip
-    consumer.assign([Place(key.topic, key.partition, start)])
+    consumer.assign([ClientPartition(key.topic, key.partition, start)])
     found = []
     while True:
         message = consumer.poll(60)
@@ -266,7 +266,7 @@ def test_apache_kafka_is_backed_up_and_served_by_logmark(tmp_path: Path) -> None
     data_dir = restored(tmp_path / "backup", tmp_path / "again")
     with Broker(OUR_SETTINGS, data_dir=str(data_dir)) as broker, Client(broker.bootstrap_servers) as client:
         here = _seen(client, keys, group)
-        assert (there.ids, there.configs, there.places) == (here.ids, here.configs, here.places)
+        assert (there.ids, there.configs, there.committed) == (here.ids, here.configs, here.committed)
         for key in keys:
             # All bytes but the leader's epoch, which is 0 in every log of Logmark.
             same = {base: batch[:12] + bytes(4) + batch[16:] for base, batch in there.batches[key].items()}
@@ -288,7 +288,7 @@ def test_apache_kafka_is_backed_up_and_served_by_logmark(tmp_path: Path) -> None
 
 
 def _fill(kafka: BrokerUnderTest) -> tuple[str, str, str]:
-    """Every codec, transactions, keys, a moved log start and a group's place."""
+    """Every codec, transactions, keys, a moved log start and a group's committed offset."""
     orders = kafka.create_topic("orders", 2, {"segment.bytes": "1048576", "retention.ms": "-1"})
     table = kafka.create_topic("table", 1, {"cleanup.policy": "compact"})
     for codec in CODECS:
@@ -323,7 +323,7 @@ class _Seen(NamedTuple):
 
     ids: tuple[object, ...]
     configs: dict[str, str | None]
-    places: dict[TopicPartition, tuple[int, str]]
+    committed: dict[TopicPartition, tuple[int, str]]
     bounds: dict[TopicPartition, tuple[int, int]]
     batches: dict[TopicPartition, dict[int, bytes]]
 
@@ -338,7 +338,7 @@ def _seen(client: Client, keys: list[TopicPartition], group: str) -> _Seen:
         configs={
             f"{topic} {one.name}": one.value for topic in topics for one in described[topic] if not one.is_default
         },
-        places={key: (place.offset, place.metadata) for key, place in client.committed(group).items()},
+        committed={key: (one.offset, one.metadata) for key, one in client.committed(group).items()},
         bounds={key: (starts[key], ends[key]) for key in keys},
         batches={key: batches_of(client, key, starts[key], ends[key]) for key in keys},
     )

@@ -598,14 +598,14 @@ def test_a_value_changed_at_random_ends_in_a_directory_or_a_refusal(tmp_path: Pa
 
 
 def _spots(value: Any) -> Any:
-    """Every place in a document where a value stands."""
+    """Yield the container and the key or index of every value in a document."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in list(items):
         yield value, key
         yield from _spots(inner)
 
 
-# The place of the restore
+# The target of the restore
 
 
 def test_a_backup_that_lies_where_a_restore_works_is_not_removed(tmp_path: Path, backup: Path) -> None:

@@ -114,10 +114,10 @@ def test_progress_that_a_power_loss_brings_back_harms_nothing(tmp_path: Path) ->
     progress = f"{DEST}/{PROGRESS}"
     taken: list[bytes] = []
 
-    def told(_: int) -> None:
+    def save_progress(_: int) -> None:
         taken.append(disk.read(progress))
 
-    with Store.open(DEST, files=disk, on_progress=told) as store:
+    with Store.open(DEST, files=disk, on_progress=save_progress) as store:
         DirectoryCopier(str(tmp_path), ManualClock()).copy(store, expect=nothing)
     # It was removed when the run was complete, and its removal was not on disk yet.
     disk.write(progress, taken[1])

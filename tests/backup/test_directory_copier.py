@@ -54,11 +54,11 @@ def once(action: Callable[[], None]) -> Callable[[int], None]:
     """Acts when the first bytes have been copied."""
     waiting = [action]
 
-    def told(_: int) -> None:
+    def on_progress(_: int) -> None:
         if waiting:
             waiting.pop()()
 
-    return told
+    return on_progress
 
 
 def served(data_dir: Path) -> dict[TopicPartition, tuple[int, int]]:
@@ -131,13 +131,13 @@ def test_segments_that_retention_takes_during_the_copy_are_missed_by_nobody(tmp_
     segments = sorted((tmp_path / "data" / "orders-0").glob("*.log"))
     assert len(segments) > 5
 
-    def let_go() -> None:
+    def delete_segments() -> None:
         with Client(broker.bootstrap_servers) as client:
             client.delete_records({ORDERS: int(segments[4].stem) + 2})
         broker.apply_retention()
-        wait_until(lambda: not segments[2].exists(), "the files were let go")
+        wait_until(lambda: not segments[2].exists(), "the files were deleted")
 
-    manifest = copy_directory(tmp_path / "data", tmp_path / "backup", once(let_go))
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup", once(delete_segments))
 
     # What was deleted while it was copied may be there or not; what is there has no gap and reaches the end.
     start, end = ends_of(manifest, [ORDERS])[ORDERS]
@@ -273,10 +273,10 @@ def test_no_committed_offset_points_beyond_the_records_that_were_copied(
 
     restored(tmp_path / "backup", tmp_path / "again")
     with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "again")) as other, Client(other.bootstrap_servers) as client:
-        places, ends = client.committed("billing"), client.latest(keys)
+        committed, ends = client.committed("billing"), client.latest(keys)
     for key in keys:
         assert manifest.partitions[key].log_end_offset == ends[key]
-        assert 3 <= places[key].offset <= ends[key]
+        assert 3 <= committed[key].offset <= ends[key]
 
 
 def test_topics_that_come_and_go_during_the_copy_are_there_or_not_as_a_whole(tmp_path: Path, broker: Broker) -> None:
@@ -415,7 +415,7 @@ def test_a_log_start_inside_of_a_batch_and_an_expired_log_keep_their_offsets(tmp
     clients.close()
     broker.apply_retention()
     first = tmp_path / "data" / "expired-0" / f"{0:020d}.log"
-    wait_until(lambda: not first.exists(), "the expired file was let go")
+    wait_until(lambda: not first.exists(), "the expired file was deleted")
 
     expired = TopicPartition("expired", 0)
     wanted = {ORDERS: (42, 100), expired: (7, 7)}

@@ -186,13 +186,13 @@ def test_a_broker_that_goes_away_is_an_error_and_the_next_run_resumes(
     turn_clock(monkeypatch)  # a broker that was there is looked for until the call's time is up
     copied: list[int] = []
 
-    def told(size: int) -> None:
+    def on_progress(size: int) -> None:
         copied.append(size)
         if len(copied) == 3:
             broker.stop()
 
     with pytest.raises(BrokerUnreachable, match="What was copied is kept; run the same command again"):
-        copy_brokers(broker.bootstrap_servers, tmp_path / "backup", told)
+        copy_brokers(broker.bootstrap_servers, tmp_path / "backup", on_progress)
     broker.start()
     first = sum(copied)
 

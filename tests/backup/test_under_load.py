@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as ClientPartition
 
 from logmark.backup.manifest import Manifest
 from logmark.client.client import Client
@@ -46,7 +46,7 @@ TOPICS = {
 }  # fmt: skip
 
 
-class Written(NamedTuple):
+class WrittenRecord(NamedTuple):
     """What was acknowledged, without its bytes: a long load has many."""
 
     key: bytes
@@ -60,7 +60,7 @@ class Load:
     bootstrap_servers: str
     value_bytes: int = 2000
     pause_s: float = 0.004
-    written: dict[TopicPartition, dict[int, Written]] = field(default_factory=dict)
+    written: dict[TopicPartition, dict[int, WrittenRecord]] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     errors: list[object] = field(default_factory=list)
     is_over: threading.Event = field(default_factory=threading.Event)
@@ -102,10 +102,10 @@ class Load:
             messages = consumer.consume(50, 0.05)
             self.errors += [message.error() for message in messages if message.error()]
             if messages and not self.errors:
-                for place in consumer.commit(asynchronous=False):
+                for partition in consumer.commit(asynchronous=False):
                     # A partition of which nothing was read yet is told without an offset.
-                    if place.offset >= 0:
-                        self.committed[TopicPartition(place.topic, place.partition)] = place.offset
+                    if partition.offset >= 0:
+                        self.committed[TopicPartition(partition.topic, partition.partition)] = partition.offset
         # Not closed before it is over: while backups are taken the group has a member.
         consumer.close()
 
@@ -123,8 +123,8 @@ class Load:
         assert not self.errors, self.errors[0]
 
 
-def written(message: Message) -> Written:
-    return Written(message.key(), zlib.crc32(message.value()))
+def written(message: Message) -> WrittenRecord:
+    return WrittenRecord(message.key(), zlib.crc32(message.value()))
 
 
 def consumer_settings(bootstrap_servers: str) -> dict[str, object]:
@@ -142,7 +142,7 @@ def consumer_settings(bootstrap_servers: str) -> dict[str, object]:
 def check_restored(
     source: Client, data_dir: Path, backup: Manifest, load: Load, acknowledged: dict[TopicPartition, int]
 ) -> None:
-    """The restored directory is the source as it was: records, places, ids and settings; and clients go on."""
+    """The restored directory is the source as it was: records, commits, ids and settings; and clients go on."""
     with Broker(CALM, data_dir=str(data_dir)) as broker, Client(broker.bootstrap_servers) as client:
         keys = [key for topic in TOPICS for key in keys_of(topic, PARTITIONS)]
         starts, ends = client.earliest(keys), client.latest(keys)
@@ -153,16 +153,16 @@ def check_restored(
             if key.topic == "prices":
                 # The source is compacted on; what must be there is checked by key.
                 continue
-            # The source has let go of old segments since.
+            # The source has deleted old segments since.
             first = max(starts[key], source.earliest([key])[key])
             there = {base: batch for base, batch in batches_of(source, key, first, ends[key]).items() if base >= first}
             here = {base: batch for base, batch in batches_of(client, key, first, ends[key]).items() if base >= first}
             assert there == here, f"{key} has other batches"
         check_values(broker.bootstrap_servers, load, starts, ends)
 
-        places = {key: place.offset for key, place in client.committed(GROUP).items()}
+        committed = {key: one.offset for key, one in client.committed(GROUP).items()}
         for key, offset in acknowledged.items():
-            assert offset <= places[key] <= ends[key], f"{key}: {offset} was acknowledged, {places[key]} is kept"
+            assert offset <= committed[key] <= ends[key], f"{key}: {offset} was acknowledged, {committed[key]} is kept"
         before, after = source.metadata(), client.metadata()
         assert before.cluster_id == after.cluster_id
         for topic in TOPICS:
@@ -171,14 +171,14 @@ def check_restored(
             assert TOPICS[topic] == {entry.name: entry.value for entry in overrides}
         # The member that the group had when it was copied never says goodbye.
         broker.advance(SESSION_S)
-        check_clients_go_on(broker.bootstrap_servers, places, ends)
+        check_clients_go_on(broker.bootstrap_servers, committed, ends)
 
 
 def check_values(servers: str, load: Load, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
     """Every acknowledged record up to the copied end is at its offset; of a compacted log, the last of each key."""
     consumer = Consumer({**consumer_settings(servers), "group.id": "checker", "enable.partition.eof": True})
-    consumer.assign([Place(key.topic, key.partition, start) for key, start in starts.items()])
-    read: dict[TopicPartition, dict[int, Written]] = {key: {} for key in starts}
+    consumer.assign([ClientPartition(key.topic, key.partition, start) for key, start in starts.items()])
+    read: dict[TopicPartition, dict[int, WrittenRecord]] = {key: {} for key in starts}
     ended: set[TopicPartition] = set()
     while ended != starts.keys():
         message = consumer.poll(60)
@@ -201,7 +201,7 @@ def check_values(servers: str, load: Load, starts: dict[TopicPartition, int], en
             assert list(range(starts[key], ends[key])) == sorted(found), f"{key} has gaps"
 
 
-def check_clients_go_on(servers: str, places: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+def check_clients_go_on(servers: str, committed: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, **QUIET})
     offsets = {}
     for key in ends:
@@ -222,7 +222,7 @@ def check_clients_go_on(servers: str, places: dict[TopicPartition, int], ends: d
             first.setdefault(TopicPartition(message.topic(), message.partition()), message.offset())
     consumer.commit(asynchronous=False)
     consumer.close()
-    assert places == first, "the group goes on where it was"
+    assert committed == first, "the group goes on where it was"
 
 
 def compacted_ends(data_dir: Path) -> dict[TopicPartition, int]:

@@ -139,7 +139,7 @@ def tag_of(message: Message) -> int:
 
 
 @dataclass
-class Seen:
+class LoadReport:
     """What a run saw."""
 
     seed: int
@@ -191,7 +191,7 @@ class Seen:
 _COUNTING = threading.Lock()
 
 
-class Served:
+class ServeProcess:
     """`logmark serve` on a fresh directory, with its log."""
 
     def __init__(self, folder: Path) -> None:
@@ -204,10 +204,10 @@ class Served:
         )  # fmt: skip
         assert self.process.stdout is not None
         found = re.search(r"listening on (\S+:\d+)", self.process.stdout.readline())
-        assert found, self.said()
+        assert found, self.output()
         self.address = found[1].rstrip(",")
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return what the broker has logged."""
         return self._output.read_text()
 
@@ -270,7 +270,7 @@ def _size(path: Path) -> int:
 class Load:
     """The clients of one run, each in a thread of its own, with random numbers of its own."""
 
-    def __init__(self, address: str, seen: Seen) -> None:
+    def __init__(self, address: str, seen: LoadReport) -> None:
         self.address = address
         self.seen = seen
         self.written = Records()
@@ -586,8 +586,8 @@ class Load:
             read += 1
             if wanted[_key(message)][message.offset()] != tag_of(message):
                 self.seen.fail("check", f"{_key(message)} offset {message.offset()} is not what was acknowledged")
-            place = message.offset(), tag_of(message) if message.value() is not None else 0
-            last[message.partition(), message.key()] = place
+            newest = message.offset(), tag_of(message) if message.value() is not None else 0
+            last[message.partition(), message.key()] = newest
         consumer.close()
         for key, (offset, tag) in self.last_of_key.items():
             # A tombstone is removed itself some time later.
@@ -596,14 +596,14 @@ class Load:
         self.seen.count("records left in the compacted topic", read)
 
 
-def _key(place: Any) -> tuple[str, int]:
+def _key(source: Any) -> tuple[str, int]:
     """Return topic and partition of a message or of a TopicPartition."""
-    if isinstance(place, TopicPartition):
-        return place.topic, place.partition
-    return place.topic(), place.partition()
+    if isinstance(source, TopicPartition):
+        return source.topic, source.partition
+    return source.topic(), source.partition()
 
 
-def _compare(seen: Seen, name: str, key: tuple[str, int], wanted: "array[int]", found: "array[int]") -> None:
+def _compare(seen: LoadReport, name: str, key: tuple[str, int], wanted: "array[int]", found: "array[int]") -> None:
     if wanted == found:
         return
     found.extend([0] * (len(wanted) - len(found)))
@@ -613,10 +613,10 @@ def _compare(seen: Seen, name: str, key: tuple[str, int], wanted: "array[int]", 
     seen.fail(name, f"{len(wrong)} records of {key[0]}-{key[1]} are missing or others, the first at {shown}")
 
 
-def run(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None] = lambda _: None) -> Seen:
+def run(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None] = lambda _: None) -> LoadReport:
     """Load a fresh broker for so many seconds, stop it, verify its directory, and return what was seen."""
-    seen = Seen(seed=seed, seconds=seconds)
-    broker = Served(folder)
+    seen = LoadReport(seed=seed, seconds=seconds)
+    broker = ServeProcess(folder)
     try:
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
         new = [NewTopic(name, partitions, 1, config=config) for name, (partitions, config) in TOPICS.items()]
@@ -640,9 +640,9 @@ def run(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None] =
     finally:
         exit_code = broker.stop()
     if exit_code:
-        seen.fail("broker", f"it stopped with exit code {exit_code}: {broker.said()[-2000:]}")
-    if "Traceback" in broker.said():
-        seen.fail("broker", f"it logged a traceback: {broker.said()[-2000:]}")
+        seen.fail("broker", f"it stopped with exit code {exit_code}: {broker.output()[-2000:]}")
+    if "Traceback" in broker.output():
+        seen.fail("broker", f"it logged a traceback: {broker.output()[-2000:]}")
     verified = subprocess.run(
         [sys.executable, "-m", "logmark", "verify", str(broker.data_dir)], capture_output=True, text=True, check=False
     )
@@ -656,7 +656,7 @@ def _writes(thread: threading.Thread) -> bool:
     return thread.name.startswith(("produce", "administer"))
 
 
-def _sample(broker: Served, load: Load, began: float, say: Callable[[str], None]) -> None:
+def _sample(broker: ServeProcess, load: Load, began: float, say: Callable[[str], None]) -> None:
     """Take samples until the time is over; end at once when something has gone wrong."""
     seen = load.seen
     every_s = min(5.0, max(0.5, seen.seconds / 60))

@@ -38,7 +38,7 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-def fill(broker: Broker, topic: str = "places", rounds: int = 12) -> None:
+def fill(broker: Broker, topic: str = "profiles", rounds: int = 12) -> None:
     """Every key again and again, in batches so small that the first of two segments is full wherever they end."""
     small = {"linger.ms": 20, "batch.num.messages": 50}
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **small, **QUIET})
@@ -48,7 +48,7 @@ def fill(broker: Broker, topic: str = "places", rounds: int = 12) -> None:
     assert 0 == producer.flush(60)
 
 
-def newest(broker: Broker, topic: str = "places") -> dict[bytes, bytes | None]:
+def newest(broker: Broker, topic: str = "profiles") -> dict[bytes, bytes | None]:
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True, **QUIET}
     )
@@ -66,7 +66,7 @@ def newest(broker: Broker, topic: str = "places") -> dict[bytes, bytes | None]:
         consumer.close()
 
 
-def log_bytes(broker: Broker, topic: str = "places") -> int:
+def log_bytes(broker: Broker, topic: str = "profiles") -> int:
     while True:
         # A cleaning that is under way may rename a file between its listing and its stat.
         with contextlib.suppress(FileNotFoundError):
@@ -77,7 +77,7 @@ EXPECTED = {b"key-%d" % key: b"11 " * 300 for key in range(KEYS)}
 
 
 def test_a_compacted_topic_gets_smaller_and_says_the_same(broker: Broker) -> None:
-    broker.create_topic("places", config=COMPACT)
+    broker.create_topic("profiles", config=COMPACT)
     fill(broker)
     before = log_bytes(broker)
 
@@ -90,7 +90,7 @@ def test_a_compacted_topic_gets_smaller_and_says_the_same(broker: Broker) -> Non
 
 
 def test_a_topic_that_is_not_compacted_is_left_alone(broker: Broker) -> None:
-    broker.create_topic("places", config={"segment.bytes": "1048576"})
+    broker.create_topic("profiles", config={"segment.bytes": "1048576"})
     fill(broker)
     before = log_bytes(broker)
 
@@ -100,12 +100,12 @@ def test_a_topic_that_is_not_compacted_is_left_alone(broker: Broker) -> None:
 
 
 def test_changed_settings_count_at_once(broker: Broker) -> None:
-    broker.create_topic("places", config={"segment.bytes": "1048576"})
+    broker.create_topic("profiles", config={"segment.bytes": "1048576"})
     fill(broker)
     before = log_bytes(broker)
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in COMPACT.items()]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
-    resource = ConfigResource(ConfigResource.Type.TOPIC, "places", incremental_configs=entries)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "profiles", incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(60)
 
     broker.compact()
@@ -116,7 +116,7 @@ def test_changed_settings_count_at_once(broker: Broker) -> None:
 
 def test_the_cleaner_looks_for_dirty_logs_by_the_brokers_clock() -> None:
     with Broker({"log.cleaner.backoff.ms": "3600000"}) as broker:
-        broker.create_topic("places", config=COMPACT)
+        broker.create_topic("profiles", config=COMPACT)
         fill(broker)
         before = log_bytes(broker)
         broker.advance(3600)
@@ -126,7 +126,7 @@ def test_the_cleaner_looks_for_dirty_logs_by_the_brokers_clock() -> None:
 
 def test_a_cleaner_that_is_switched_off_does_nothing() -> None:
     with Broker({"log.cleaner.backoff.ms": "1", "log.cleaner.enable": "false"}) as broker:
-        broker.create_topic("places", config=COMPACT)
+        broker.create_topic("profiles", config=COMPACT)
         fill(broker)
         before = log_bytes(broker)
         broker.advance(60)
@@ -164,7 +164,7 @@ def is_gone(pid: int) -> bool:
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_the_cleaning_process_is_of_low_priority_and_ends_with_the_broker(end: str) -> None:
     with Broker(SETTINGS, subprocess=True) as broker:
-        broker.create_topic("places", config=COMPACT)
+        broker.create_topic("profiles", config=COMPACT)
         fill(broker)
         broker.compact()
         assert broker.pid is not None
@@ -184,7 +184,7 @@ def test_no_broker_gets_the_directory_while_the_cleaning_process_of_a_killed_one
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with Broker(SETTINGS, subprocess=True) as broker:
-        broker.create_topic("places", config=COMPACT)
+        broker.create_topic("profiles", config=COMPACT)
         fill(broker)
         broker.compact()
         assert broker.pid is not None
@@ -240,7 +240,7 @@ def test_a_cleaning_process_ends_silently_when_nobody_reads_its_answers(tmp_path
 def test_a_cleaning_process_that_was_killed_is_replaced() -> None:
     # In a process of its own: brokers that other tests left in this one have cleaning processes too.
     with Broker(SETTINGS, subprocess=True) as broker:
-        broker.create_topic("places", config=COMPACT)
+        broker.create_topic("profiles", config=COMPACT)
         fill(broker)
         broker.compact()
         assert broker.pid is not None
@@ -257,7 +257,7 @@ def test_a_cleaning_process_that_was_killed_is_replaced() -> None:
 
 
 def test_a_stop_or_a_deletion_in_the_middle_of_a_cleaning_harms_nothing(broker: Broker) -> None:
-    for name in ("places", "others"):
+    for name in ("profiles", "others"):
         broker.create_topic(name, config=COMPACT)
         fill(broker, name)
     running = threading.Thread(target=broker.compact)
@@ -276,7 +276,7 @@ def test_a_stop_or_a_deletion_in_the_middle_of_a_cleaning_harms_nothing(broker: 
 def test_a_log_that_the_disk_refuses_to_rewrite_does_not_keep_others_from_it() -> None:
     files = FaultyFileSystem(RealFileSystem(sync=False))
     with Broker(SETTINGS, files=files) as broker:
-        for name in ("places", "others"):
+        for name in ("profiles", "others"):
             broker.create_topic(name, config=COMPACT)
             fill(broker, name)
         before, before_of_others = log_bytes(broker), log_bytes(broker, "others")
@@ -293,7 +293,7 @@ def test_a_log_that_the_disk_refuses_to_rewrite_does_not_keep_others_from_it() -
 
 
 def test_reading_goes_on_while_the_log_is_compacted(broker: Broker) -> None:
-    broker.create_topic("places", config=COMPACT)
+    broker.create_topic("profiles", config=COMPACT)
     fill(broker)
     found: list[dict[bytes, bytes | None]] = []
     reading = threading.Thread(target=lambda: found.extend(newest(broker) for _ in range(3)))
@@ -305,9 +305,9 @@ def test_reading_goes_on_while_the_log_is_compacted(broker: Broker) -> None:
 
 
 def test_tombstones_go_after_delete_retention_ms(broker: Broker) -> None:
-    broker.create_topic("places", config={**COMPACT, "delete.retention.ms": "3600000"})
+    broker.create_topic("profiles", config={**COMPACT, "delete.retention.ms": "3600000"})
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
-    producer.produce("places", key=b"gone", value=None, partition=0)
+    producer.produce("profiles", key=b"gone", value=None, partition=0)
     producer.flush(60)
     fill(broker)
     broker.compact()
@@ -321,14 +321,14 @@ def test_tombstones_go_after_delete_retention_ms(broker: Broker) -> None:
 
 
 def test_committing_for_years_keeps_the_start_short() -> None:
-    """Each commit of a place replaces the one before: a start reads one for each, and at most one segment more."""
+    """Each commit of an offset replaces the one before: a start reads one for each, and at most one segment more."""
     partitions, times = 300, 220
     with Broker({**SETTINGS, "offsets.topic.segment.bytes": "1048576"}) as broker:
         broker.create_topic("clicks", partitions=partitions)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
         for number in range(times):
-            places = [TopicPartition("clicks", index, number + index) for index in range(partitions)]
-            wanted = ConsumerGroupTopicPartitions("payments", places)
+            offsets = [TopicPartition("clicks", index, number + index) for index in range(partitions)]
+            wanted = ConsumerGroupTopicPartitions("payments", offsets)
             admin.alter_consumer_group_offsets([wanted])["payments"].result(60)
         (folder,) = {path.parent for path in Path(broker.data_dir).glob("__consumer_offsets-*/*.log")}
         before = stored(folder)

@@ -1,4 +1,4 @@
-"""Settings have Kafka's names; what cannot be meant is said in a sentence."""
+"""Settings have Kafka's names; an invalid one is refused with a message."""
 
 from pathlib import Path
 

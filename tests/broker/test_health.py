@@ -157,8 +157,8 @@ def test_the_coordinators_whose_log_takes_no_records_are_named(
     assert {"total": 50, "ready": 50, "troubled": []} == ask(wire)["coordinators"]
     here = partition_of_group(GROUP)
     files.fail_writes(f"__consumer_offsets-{here}/", errno.EIO)
-    place = offset_commit.schema.RequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
-    topic = offset_commit.schema.RequestTopic(name="orders", partitions=[place])
+    partition = offset_commit.schema.RequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+    topic = offset_commit.schema.RequestTopic(name="orders", partitions=[partition])
     wire.ask(offset_commit, 8, group_id=GROUP, topics=[topic])
 
     def troubled() -> list[tuple[int, str]]:
@@ -286,10 +286,10 @@ def test_a_compaction_without_progress_is_shown_and_after_a_while_a_problem(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compacted = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
-    broker.create_topic("places", config=compacted)
+    broker.create_topic("profiles", config=compacted)
     for _ in range(3):
         batch = batches.build([(b"key", b"x" * 600_000)], timestamp_ms=by_hand.now_ms(), base_offset=0)
-        assert 0 == by_hand.produce(broker.bootstrap_servers, "places", batch).error_code
+        assert 0 == by_hand.produce(broker.bootstrap_servers, "profiles", batch).error_code
     assert ask(wire)["compaction"] is None
     held, cleaner = HeldWorker(), served(broker).cleaner
     monkeypatch.setattr(cleaner, "_worker", held)
@@ -297,7 +297,7 @@ def test_a_compaction_without_progress_is_shown_and_after_a_while_a_problem(
     try:
         assert held.begun.wait(60)
         first = ask(wire)["compaction"]
-        assert ("places-0", False, HeldWorker.pid) == (first["log"], first["is_stalled"], first["pid"])
+        assert ("profiles-0", False, HeldWorker.pid) == (first["log"], first["is_stalled"], first["pid"])
         broker.advance(STALLED_SECONDS)
         later = ask(wire)["compaction"]
         assert later["is_stalled"] and later["seconds_without_progress"] >= STALLED_SECONDS

@@ -10,7 +10,7 @@ from logmark.broker.api import fetch as fetch_api
 from logmark.broker.pace import STEPS_IN_A_TURN
 from logmark.broker.server import Broker
 from logmark.wire import fetch, frames
-from tests.broker.test_long_requests import PARTITIONS, Client, Turns, client_of, serve
+from tests.broker.test_long_requests import PARTITIONS, Client, TurnCounter, client_of, serve
 
 
 def send_fetch(client: Client, *, max_wait_ms: int, min_bytes: int = 1) -> None:
@@ -47,7 +47,7 @@ async def wait_for(is_true: Any) -> None:
 def test_the_partitions_of_a_large_fetch_are_looked_at_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         turns.count(monkeypatch, fetch_api, "_read")
         send_fetch(client, max_wait_ms=0)
         assert {} == await receive_records(client)
@@ -60,7 +60,7 @@ def test_the_partitions_of_a_large_fetch_are_looked_at_in_turns(
 def test_records_that_come_while_a_large_fetch_looks_at_its_partitions_end_its_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         async with client_of(broker) as producer:
             await producer.produce(("wide", [0]))
             partition = broker.logs.partition("wide", 0)
@@ -80,7 +80,7 @@ def test_records_that_come_while_a_large_fetch_looks_at_its_partitions_end_its_w
 def test_a_large_fetch_that_waits_is_answered_when_there_is_enough_and_not_read_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         async with client_of(broker) as producer:
             await producer.produce(("wide", [1]))
             partition = broker.logs.partition("wide", 1)
@@ -99,7 +99,7 @@ def test_a_large_fetch_that_waits_is_answered_when_there_is_enough_and_not_read_
 
 
 def test_the_time_of_a_large_fetch_ends(tmp_path: Path) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         send_fetch(client, max_wait_ms=1)
         assert {} == await receive_records(client)
         assert 0 == watchers_of(broker)
@@ -108,7 +108,7 @@ def test_the_time_of_a_large_fetch_ends(tmp_path: Path) -> None:
 
 
 def test_a_lost_connection_takes_its_large_fetch_with_it(tmp_path: Path) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         held = broker.budget.used
         async with client_of(broker) as lost:
             send_fetch(lost, max_wait_ms=600_000)

@@ -53,7 +53,7 @@ def test_a_process_that_has_much_open_takes_fewer_connections(monkeypatch: pytes
     assert 1024 - 300 - descriptors.GROWTH - descriptors.files_max() == descriptors.connections_max()
 
 
-class Opened:
+class FakeConnection:
     """A connection that notes whether it was closed."""
 
     is_closed = False
@@ -64,14 +64,14 @@ class Opened:
 
 def test_a_connection_above_the_limits_closes_the_oldest_of_them_so_that_nobody_can_keep_them_all() -> None:
     reserve = HealthReserve()
-    connections = [Opened() for _ in range(RESERVE_MAX + 2)]
+    connections = [FakeConnection() for _ in range(RESERVE_MAX + 2)]
     for each in connections:
         reserve.enter(each)
 
     assert [True] * 2 + [False] * RESERVE_MAX == [each.is_closed for each in connections]
 
     reserve.leave(connections[-1])
-    reserve.enter(Opened())
+    reserve.enter(FakeConnection())
     assert [True] * 2 + [False] * RESERVE_MAX == [each.is_closed for each in connections]
 
 

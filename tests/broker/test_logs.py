@@ -54,10 +54,10 @@ def test_groups_work_once_a_full_disk_has_space_again() -> None:
         consumer.close()
 
 
-def is_committed(consumer: Consumer, place: TopicPartition) -> bool:
+def is_committed(consumer: Consumer, partition: TopicPartition) -> bool:
     """Whether a commit was taken."""
     try:
-        consumer.commit(offsets=[place], asynchronous=False)
+        consumer.commit(offsets=[partition], asynchronous=False)
     except KafkaException as failure:
         assert failure.args[0].code() == KafkaError._WAIT_COORD, failure
         return False

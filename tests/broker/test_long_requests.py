@@ -107,7 +107,7 @@ async def client_of(broker: Broker) -> AsyncIterator[Client]:
         writer.close()
 
 
-class Turns:
+class TurnCounter:
     """Counts calls in each turn of the event loop."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Turns:
         return max(self.calls.values())
 
 
-Work = Callable[[Broker, Client, Turns], Awaitable[None]]
+Work = Callable[[Broker, Client, TurnCounter], Awaitable[None]]
 
 
 def serve(folder: Path, work: Work, **settings: str) -> None:
@@ -143,7 +143,7 @@ def serve(folder: Path, work: Work, **settings: str) -> None:
         config = BrokerConfig({"log.retention.ms": "-1", **settings})
         broker = Broker(data_dir=str(folder), durability="os", config=config)
         await broker.start()
-        turns = Turns()
+        turns = TurnCounter()
         turning = asyncio.create_task(turns.run())
         try:
             await broker.logs.create_topic("wide", PARTITIONS, {})
@@ -237,7 +237,7 @@ def test_the_loop_turns_while_a_request_of_thousands_is_answered(
 ) -> None:
     api, version, owner, step, fields = LONG[name]
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
         request = fields()
         # The client decodes the answer with the same classes.
@@ -257,7 +257,7 @@ def test_the_loop_turns_while_thousands_of_groups_are_listed(tmp_path: Path, mon
     def list_many(coordinator: GroupCoordinator) -> list[GroupListing]:
         return [GroupListing(id=f"g{number}", protocol_type="", state="Empty") for number in range(count // 50)]  # type: ignore[arg-type]
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         monkeypatch.setattr(GroupCoordinator, "list_groups", list_many)
         turns.count(monkeypatch, list_groups.schema, "ResponseGroup")
         client.send(list_groups, 4, states_filter=[])
@@ -270,7 +270,7 @@ def test_the_loop_turns_while_thousands_of_groups_are_listed(tmp_path: Path, mon
 
 
 def test_many_long_requests_make_no_turn_longer_than_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         async def ask() -> None:
             async with client_of(broker) as another:
                 another.send(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
@@ -298,7 +298,7 @@ def test_a_large_request_is_decoded_and_its_answer_encoded_beside_the_loop(
 
         monkeypatch.setattr(messages, name, noted)
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         for name in threads:
             note(name)
         await client.ask(api_versions, 0)
@@ -316,7 +316,7 @@ def test_a_large_request_is_decoded_and_its_answer_encoded_beside_the_loop(
 
 
 def test_a_large_request_that_cannot_be_read_costs_its_connection(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         used = broker.budget.used
         body = b"\xff" * 100_000
         client.writer.write(frames.request_frame(list_offsets.KEY, 7, 1, "test", flexible=True, body=body))
@@ -332,7 +332,7 @@ def test_a_large_request_that_cannot_be_read_costs_its_connection(tmp_path: Path
 
 
 def test_work_that_is_cancelled_gives_its_memory_back(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         used = broker.budget.used
 
         async def hold() -> None:
@@ -371,7 +371,7 @@ def test_a_large_request_that_is_refused_is_answered_beside_the_loop(
     async def fail() -> None:
         raise OSError("the disk failed")
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         monkeypatch.setattr(delete_records, "refuse", noted)
         monkeypatch.setattr(broker, "checkpoint", fail)
         (topic,) = (await client.ask(delete_records, 2, topics=wanted(delete_records, offset=0))).topics
@@ -385,7 +385,7 @@ def test_a_large_request_that_is_refused_is_answered_beside_the_loop(
 
 
 def test_requests_behind_a_large_one_take_effect_after_it(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         client.send(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS), offset=5)))
         client.send(offset_commit, 8, **commit_fields(commit_of([PARTITIONS - 1], offset=9)))
         client.send(offset_fetch, 8, groups=[offset_fetch.schema.RequestGroup(group_id="group", topics=None)])
@@ -438,7 +438,7 @@ async def committed(client: Client, group: str = "group") -> dict[int, int]:
 def test_a_commit_takes_effect_after_a_larger_one_that_came_before_it_from_a_client_that_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         asked, is_allowed = hold_threads(broker, monkeypatch)
         async with client_of(broker) as going:
             going.send(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS), offset=5)))
@@ -471,7 +471,7 @@ BEFORE_A_COMMIT = {
 def test_a_commit_takes_effect_after_a_change_of_its_group_that_waits_in_line(tmp_path: Path, name: str) -> None:
     api, version, fields = BEFORE_A_COMMIT[name]
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await client.ask(offset_commit, 8, **commit_fields(commit_of([0], offset=1)))
         await hold_line(broker)
         async with client_of(broker) as first, client_of(broker) as later:
@@ -488,7 +488,7 @@ def test_a_commit_takes_effect_after_a_change_of_its_group_that_waits_in_line(tm
 
 
 def test_requests_of_a_member_are_decided_in_order(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         joined = await client.ask(
             join_group, 3, group_id="group", session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id="",
             protocol_type="consumer", protocols=[join_group.schema.RequestProtocol(name="range", metadata=b"")],
@@ -508,7 +508,7 @@ def test_requests_of_a_member_are_decided_in_order(tmp_path: Path) -> None:
 
 
 def test_large_requests_in_line_count_against_the_memory_of_clients(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await hold_line(broker)
         request = frame_of(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
         async with AsyncExitStack() as stack:
@@ -534,7 +534,7 @@ def test_large_requests_in_line_count_against_the_memory_of_clients(tmp_path: Pa
 def test_a_record_behind_a_request_for_many_partitions_is_appended_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         turns.count(monkeypatch, Partition, "durable")
         client.send_produce(("wide", list(range(300))))
         client.send_produce(("wide", [299]))
@@ -553,7 +553,7 @@ def test_a_record_behind_a_request_for_many_partitions_is_appended_after_it(
 
 
 def test_of_what_is_produced_twice_to_a_partition_the_last_counts(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         answers = await client.produce(*[("wide", [0])] * 3000, ("wide", [0, 0, 1]))
         assert [("wide", [0, 1])] == [(name, [each.partition for each in found]) for name, found in answers]
         assert [0, 0] == [each.base_offset for _, found in answers for each in found]
@@ -567,7 +567,7 @@ def test_a_batch_that_unpacks_to_much_is_unpacked_beside_the_loop_and_counted(
     check = batches.check_produced
     checked: list[tuple[bool, int]] = []
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         loop_thread, used = threading.get_ident(), broker.budget.used
 
         def noted(*arguments: Any, **options: Any) -> Any:
@@ -598,7 +598,7 @@ def test_a_deep_pipeline_has_its_share_of_each_turn(
 ) -> None:
     requests = 5000
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         turns.count(monkeypatch, dispatch.Dispatcher, "answer")
         client.writer.write(frames.request_frame(18, 0, 1, "c" * padding, flexible=False, body=b"") * requests)
         for _ in range(requests):
@@ -620,7 +620,7 @@ def test_commits_of_new_groups_give_way_sooner_than_requests_that_are_answered_f
 ) -> None:
     commits = 300
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         turns.count(monkeypatch, GroupCoordinator, "commit_offsets")
         client.writer.write(commit_frames(commits))
         for _ in range(commits):
@@ -637,7 +637,7 @@ def test_many_connections_that_commit_have_one_commit_each_in_a_turn_beyond_a_li
 ) -> None:
     clients, commits = 20, 30
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         turns.count(monkeypatch, GroupCoordinator, "commit_offsets")
         async with AsyncExitStack() as stack:
             others = [await stack.enter_async_context(client_of(broker)) for _ in range(clients)]
@@ -653,7 +653,7 @@ def test_many_connections_that_commit_have_one_commit_each_in_a_turn_beyond_a_li
 
 
 def test_a_client_that_pipelines_requests_for_all_topics_has_one_under_way(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await hold_line(broker)
         for _ in range(20):
             client.send(metadata, 1, topics=None)
@@ -678,7 +678,7 @@ def test_clients_that_share_a_response_get_it_in_turns_and_it_counts_once(
         bodies.append(body)
         return answers.SharedBytes(body)
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         monkeypatch.setattr(metadata, "SharedBytes", counted)
         turns.count(monkeypatch, metadata, "SharedBytes")
         await hold_line(broker)
@@ -701,12 +701,12 @@ def test_clients_that_share_a_response_get_it_in_turns_and_it_counts_once(
     serve(tmp_path, work)
 
 
-def test_large_requests_for_all_topics_leave_their_place_in_line_to_the_work_that_they_wait_for(tmp_path: Path) -> None:
+def test_large_requests_for_all_topics_leave_their_turn_to_the_work_that_they_wait_for(tmp_path: Path) -> None:
     body = messages.encode_request(metadata.schema, 1, metadata.schema.Request(topics=None))
     client_id = "x" * dispatch.LARGE_REQUEST_BYTES
     request = frames.request_frame(metadata.KEY, 1, 1, client_id, flexible=False, body=body)
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         async with AsyncExitStack() as stack:
             count = dispatch.LONG_WORKS_AT_ONCE
             clients = [await stack.enter_async_context(client_of(broker)) for _ in range(count)]
@@ -719,7 +719,7 @@ def test_large_requests_for_all_topics_leave_their_place_in_line_to_the_work_tha
 
 
 def test_what_a_client_has_asked_to_change_is_changed_though_it_goes(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         async with client_of(broker) as going:
             going.send_produce(("wide", list(range(100))))
             partition = broker.logs.partition("wide", 99)
@@ -739,7 +739,7 @@ def test_what_a_client_has_asked_to_change_is_changed_though_it_goes(tmp_path: P
 
 @pytest.mark.parametrize("count", [2, 5000])
 def test_what_a_request_repeats_is_answered_once(tmp_path: Path, count: int) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         schema = list_offsets.schema
         asked = schema.RequestTopic(name="wide", partitions=[schema.RequestPartition(partition_index=0, timestamp=-1)])
         (topic,) = (await client.ask(list_offsets, 7, topics=[asked] * count)).topics
@@ -768,7 +768,7 @@ def test_what_a_request_repeats_is_answered_once(tmp_path: Path, count: int) -> 
 
 
 def test_the_last_of_repeated_offsets_is_committed(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await client.ask(offset_commit, 8, **commit_fields(commit_of([0], offset=1) + commit_of([0], offset=2)))
         (topic,) = (await client.ask(offset_fetch, 5, group_id="group", topics=None)).topics
         assert [2] == [each.committed_offset for each in topic.partitions]
@@ -789,7 +789,7 @@ def test_a_large_commit_is_one_batch_unless_it_has_much_metadata(
         portions.append(len(batch.records))
         return append(internal_log, batch, now_ms=now_ms)
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         monkeypatch.setattr(PartitionLog, "append", noted)
         await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
         assert [PARTITIONS] == portions, "half of a commit can be seen, or lost"
@@ -807,8 +807,8 @@ def test_a_large_commit_is_one_batch_unless_it_has_much_metadata(
 def test_offsets_of_thousands_of_partitions_expire_and_are_forgotten_in_portions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
-        applied, expire = Turns(), GroupCoordinator.expire_offsets
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        applied, expire = TurnCounter(), GroupCoordinator.expire_offsets
         turning = asyncio.create_task(applied.run())
         for how in ("expire", "delete"):
             await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
@@ -835,7 +835,7 @@ def test_offsets_of_thousands_of_partitions_expire_and_are_forgotten_in_portions
 
 
 def test_a_load_applies_some_records_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
         (loaded,) = (each for each in broker.groups._runtimes if each.size_bytes)
         loaded._stop()
@@ -852,7 +852,7 @@ def test_a_load_applies_some_records_in_a_turn(tmp_path: Path, monkeypatch: pyte
 
 
 def test_groups_take_no_more_than_half_of_the_memory_of_clients(tmp_path: Path) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         used = broker.budget.used
         answer = await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
         codes = [each.error_code for topic in answer.topics for each in topic.partitions]
@@ -881,7 +881,7 @@ def test_groups_take_no_more_than_half_of_the_memory_of_clients(tmp_path: Path) 
 def test_the_reader_that_is_blocked_for_longest_is_closed_when_large_requests_wait_for_its_memory(
     tmp_path: Path,
 ) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         broker.budget.hold(1 << 40)
         client.send(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
         while not broker.budget.has_waiting:
@@ -903,7 +903,7 @@ def test_the_reader_that_is_blocked_for_longest_is_closed_when_large_requests_wa
 
 
 def test_a_large_join_that_waits_for_its_group_holds_neither_memory_of_work_nor_its_connection(tmp_path: Path) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         before = broker.budget.used
         protocols = [join_group.schema.RequestProtocol(name="range", metadata=bytes(200_000))]
         async with client_of(broker) as joining:
@@ -928,7 +928,7 @@ async def wait_for(is_true: Callable[[], bool], what: str = "it never came true"
 
 
 def test_requests_behind_a_change_of_topics_take_effect_after_it(tmp_path: Path) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         new = create_topics.schema.RequestTopic(
             name="new", num_partitions=1, replication_factor=1, assignments=[], configs=[]
         )  # fmt: skip
@@ -968,7 +968,7 @@ def large_join(size: int) -> dict[str, Any]:
 def test_a_join_that_is_too_large_is_refused_before_it_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         asked, _ = hold_threads(broker, monkeypatch)
 
         refused = await client.ask(join_group, 3, **large_join(2_000_000))
@@ -988,7 +988,7 @@ def test_a_request_of_many_megabytes_is_received_in_many_turns(tmp_path: Path, m
         ends += 1
         end_turn(self)
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         monkeypatch.setattr(connection.Connection, "_end_turn", count)
 
         await client.ask(join_group, 3, **large_join(8 << 20))
@@ -1013,7 +1013,7 @@ def test_of_many_look_ups_by_time_few_are_under_way_and_a_connection_has_one(
         running -= 1
         return found
 
-    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         monkeypatch.setattr(Partition, "look_up", counted)
         topics = [
             list_offsets.schema.RequestTopic(

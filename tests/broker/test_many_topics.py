@@ -50,7 +50,7 @@ NAMES = [f"topic-{number}" for number in range(COUNT)]
 NO_ID = bytes(16)
 
 
-class Served:
+class HeldDiskBroker:
     """A broker whose disk a test can hold up, and a connection to it."""
 
     def __init__(self, files: FaultyFileSystem, broker: Broker, wire: Wire) -> None:
@@ -99,23 +99,23 @@ def new_topic(name: str, partitions: int = 1) -> create_schema.RequestTopic:
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
+def served() -> Iterator[HeldDiskBroker]:
     files = FaultyFileSystem(RealFileSystem(sync=False))
     with Broker(files=files, durability="sync") as broker, closing(Wire(broker)) as wire:
-        yield Served(files, broker, wire)
+        yield HeldDiskBroker(files, broker, wire)
 
 
 # One write
 
 
-def test_creating_a_thousand_topics_is_one_write_of_the_catalogue(served: Served) -> None:
+def test_creating_a_thousand_topics_is_one_write_of_the_catalogue(served: HeldDiskBroker) -> None:
     assert 1 == served.count_writes(lambda: served.create(NAMES))
     assert dict.fromkeys(NAMES, 1) == served.topics()
     served.broker.restart()
     assert dict.fromkeys(NAMES, 1) == served.topics()
 
 
-def test_deleting_a_thousand_topics_is_one_write_before_their_folders_go_and_one_after(served: Served) -> None:
+def test_deleting_a_thousand_topics_is_one_write_before_their_folders_go_and_one_after(served: HeldDiskBroker) -> None:
     served.create(NAMES)
     assert ErrorCode.NONE is served.produce(NAMES[0])
 
@@ -125,7 +125,7 @@ def test_deleting_a_thousand_topics_is_one_write_before_their_folders_go_and_one
     assert not (Path(served.broker.data_dir) / f"{NAMES[0]}-0").exists()
 
 
-def test_growing_a_thousand_topics_is_one_write(served: Served) -> None:
+def test_growing_a_thousand_topics_is_one_write(served: HeldDiskBroker) -> None:
     served.create(NAMES)
     wanted = [partitions_schema.RequestTopic(name=name, count=2, assignments=None) for name in NAMES]
 
@@ -133,7 +133,7 @@ def test_growing_a_thousand_topics_is_one_write(served: Served) -> None:
     assert dict.fromkeys(NAMES, 2) == served.topics()
 
 
-def test_changing_the_settings_of_a_thousand_topics_is_one_write(served: Served) -> None:
+def test_changing_the_settings_of_a_thousand_topics_is_one_write(served: HeldDiskBroker) -> None:
     served.create(NAMES)
     change = [configs_schema.RequestConfig(name="retention.ms", config_operation=0, value="1234")]
     wanted = [configs_schema.RequestResource(resource_type=2, resource_name=name, configs=change) for name in NAMES]
@@ -143,7 +143,7 @@ def test_changing_the_settings_of_a_thousand_topics_is_one_write(served: Served)
     assert [{"retention.ms": "1234"}] * COUNT == [topic["overrides"] for topic in topics]
 
 
-def test_the_topics_that_a_metadata_request_creates_are_one_write(served: Served) -> None:
+def test_the_topics_that_a_metadata_request_creates_are_one_write(served: HeldDiskBroker) -> None:
     wanted = [metadata_schema.RequestTopic(name=name) for name in NAMES]
 
     def ask() -> None:
@@ -154,14 +154,14 @@ def test_the_topics_that_a_metadata_request_creates_are_one_write(served: Served
     assert 0 == served.count_writes(ask)
 
 
-def test_a_request_of_which_every_topic_is_refused_writes_nothing(served: Served) -> None:
+def test_a_request_of_which_every_topic_is_refused_writes_nothing(served: HeldDiskBroker) -> None:
     served.create(["there"])
 
     assert 0 == served.count_writes(lambda: served.create(["there", "a/b"]))
     assert 0 == served.count_writes(lambda: served.delete(["missing"]))
 
 
-def test_a_start_finishes_all_interrupted_deletions_by_one_write(served: Served) -> None:
+def test_a_start_finishes_all_interrupted_deletions_by_one_write(served: HeldDiskBroker) -> None:
     served.create(NAMES)
     served.produce(NAMES[0])
     served.broker.stop()
@@ -177,7 +177,7 @@ def test_a_start_finishes_all_interrupted_deletions_by_one_write(served: Served)
 
 
 def test_what_the_checkpoints_say_of_deleted_topics_is_dropped_by_one_write_for_all_that_follow_them(
-    served: Served,
+    served: HeldDiskBroker,
 ) -> None:
     names = NAMES[:20]
     served.create(names)
@@ -195,7 +195,7 @@ def test_what_the_checkpoints_say_of_deleted_topics_is_dropped_by_one_write_for_
 # Each topic by itself
 
 
-def test_topics_of_one_request_are_refused_each_by_itself(served: Served) -> None:
+def test_topics_of_one_request_are_refused_each_by_itself(served: HeldDiskBroker) -> None:
     served.create(["there"])
     names = ["a.b", "a_b", "there", "twice", "x/y", "twice", "last"]
 
@@ -212,7 +212,7 @@ def test_topics_of_one_request_are_refused_each_by_itself(served: Served) -> Non
     assert {"there", "a.b", "last"} == served.topics().keys()
 
 
-def test_a_folder_that_cannot_be_renamed_does_not_stop_the_deletion_of_other_topics(served: Served) -> None:
+def test_a_folder_that_cannot_be_renamed_does_not_stop_the_deletion_of_other_topics(served: HeldDiskBroker) -> None:
     served.create(["stuck", "other"])
     for name in ("stuck", "other"):
         served.produce(name)
@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_renamed_does_not_stop_the_deletion_of_other_top
 @pytest.mark.parametrize("fail", [FaultyFileSystem.fail_writes, FaultyFileSystem.fail_syncs])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_when_the_disk_refuses_the_catalogue_nothing_has_changed(
-    served: Served, fail: Callable[..., None], number: int
+    served: HeldDiskBroker, fail: Callable[..., None], number: int
 ) -> None:
     served.create(["there", "kept"])
     served.produce("kept")
@@ -256,7 +256,7 @@ def test_when_the_disk_refuses_the_catalogue_nothing_has_changed(
 # Others are served
 
 
-def test_others_are_served_and_see_the_old_topics_while_a_creation_is_written(served: Served) -> None:
+def test_others_are_served_and_see_the_old_topics_while_a_creation_is_written(served: HeldDiskBroker) -> None:
     served.create(["there"])
     with served.write_held():
         served.wire.send(create_topics, 7, topics=[new_topic(name) for name in NAMES])
@@ -270,7 +270,7 @@ def test_others_are_served_and_see_the_old_topics_while_a_creation_is_written(se
     assert COUNT + 1 == len(served.topics())
 
 
-def test_others_are_served_while_a_deletion_is_written(served: Served) -> None:
+def test_others_are_served_while_a_deletion_is_written(served: HeldDiskBroker) -> None:
     served.create(["there", *NAMES])
     with served.write_held():
         served.wire.send(delete_topics, 5, topic_names=NAMES)
@@ -308,7 +308,7 @@ def test_others_are_served_while_a_deletion_waits_for_a_flush_of_its_topic(tmp_p
 
 
 def test_others_are_served_while_producer_ids_are_reserved_and_one_reservation_is_enough_for_all(
-    served: Served,
+    served: HeldDiskBroker,
 ) -> None:
     served.create(["there"])
     others = [Wire(served.broker) for _ in range(5)]
@@ -329,7 +329,9 @@ def test_others_are_served_while_producer_ids_are_reserved_and_one_reservation_i
         wire.close()
 
 
-def test_the_first_request_of_a_group_waits_for_the_topic_of_the_offsets_and_nobody_else_does(served: Served) -> None:
+def test_the_first_request_of_a_group_waits_for_the_topic_of_the_offsets_and_nobody_else_does(
+    served: HeldDiskBroker,
+) -> None:
     served.create(["there"])
     with served.write_held():
         served.wire.send(find_coordinator, 3, key="group", key_type=0)
@@ -340,7 +342,7 @@ def test_the_first_request_of_a_group_waits_for_the_topic_of_the_offsets_and_nob
     assert ErrorCode.NONE == served.wire.receive(find_coordinator, 3).error_code
 
 
-def test_a_commit_that_comes_before_there_is_a_topic_for_it_is_taken(served: Served) -> None:
+def test_a_commit_that_comes_before_there_is_a_topic_for_it_is_taken(served: HeldDiskBroker) -> None:
     served.create(["there"])
 
     assert [ErrorCode.NONE] == commit(served, "group", ["there"])
@@ -373,7 +375,7 @@ def test_a_stop_in_the_middle_of_a_large_request_leaves_no_request_behind(tmp_pa
 # One after another
 
 
-def test_of_two_requests_for_the_same_name_the_first_wins(served: Served) -> None:
+def test_of_two_requests_for_the_same_name_the_first_wins(served: HeldDiskBroker) -> None:
     with closing(Wire(served.broker)) as other:
         with served.write_held():
             served.wire.send(create_topics, 7, topics=[new_topic("wanted", 3)])
@@ -391,7 +393,7 @@ def test_of_two_requests_for_the_same_name_the_first_wins(served: Served) -> Non
     assert {"wanted": 3, "alone": 1} == served.topics()
 
 
-def test_a_small_request_does_not_overtake_a_large_one(served: Served) -> None:
+def test_a_small_request_does_not_overtake_a_large_one(served: HeldDiskBroker) -> None:
     served.wire.send(create_topics, 7, topics=[new_topic(name) for name in [*NAMES, "wanted"]])
     served.wire.send(create_topics, 7, topics=[new_topic("wanted", 5)])
     served.wire.send(delete_topics, 5, topic_names=["wanted", *NAMES])
@@ -404,7 +406,7 @@ def test_a_small_request_does_not_overtake_a_large_one(served: Served) -> None:
     assert {"wanted": 7} == served.topics()
 
 
-def test_a_topic_that_is_created_while_its_predecessor_is_deleted_is_another_one(served: Served) -> None:
+def test_a_topic_that_is_created_while_its_predecessor_is_deleted_is_another_one(served: HeldDiskBroker) -> None:
     served.create(["again"])
     served.produce("again")
     with closing(Wire(served.broker)) as other:
@@ -420,7 +422,7 @@ def test_a_topic_that_is_created_while_its_predecessor_is_deleted_is_another_one
     assert (ErrorCode.NONE, 0) == (answer.error_code, answer.base_offset)
 
 
-def test_a_request_whose_connection_closes_meanwhile_is_carried_out(served: Served) -> None:
+def test_a_request_whose_connection_closes_meanwhile_is_carried_out(served: HeldDiskBroker) -> None:
     gone = Wire(served.broker)
     with served.write_held():
         gone.send(create_topics, 7, topics=[new_topic("first"), new_topic("second")])
@@ -541,7 +543,7 @@ def test_the_loop_turns_while_many_partitions_are_created_and_deleted(
 # What groups committed
 
 
-def commit(served: Served, group: str, names: Sequence[str]) -> list[ErrorCode]:
+def commit(served: HeldDiskBroker, group: str, names: Sequence[str]) -> list[ErrorCode]:
     partition = commit_schema.RequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
     topics = [commit_schema.RequestTopic(name=name, partitions=[partition]) for name in names]
     answer = served.wire.ask(
@@ -551,7 +553,7 @@ def commit(served: Served, group: str, names: Sequence[str]) -> list[ErrorCode]:
 
 
 def test_groups_forget_a_thousand_topics_by_a_few_looks_at_their_offsets(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: HeldDiskBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[GroupCoordinator] = []
     forget = GroupCoordinator.forget_topics

@@ -10,7 +10,7 @@ KIB, MIB = 1024, 1024 * 1024
 SMALL, MEDIUM, LARGE = 20 * KIB, 500 * KIB, 100 * MIB
 
 
-class Line:
+class RequestQueue:
     """Requests that ask a budget for memory, and those that got it, in order."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -31,7 +31,7 @@ class Line:
 
 
 def test_a_request_that_does_not_fit_waits_until_bytes_are_released() -> None:
-    line = Line(2 * MEDIUM)
+    line = RequestQueue(2 * MEDIUM)
     for name in ("first", "second"):
         line.ask(name, MEDIUM)
 
@@ -43,7 +43,7 @@ def test_a_request_that_does_not_fit_waits_until_bytes_are_released() -> None:
 
 
 def test_requests_of_one_class_are_granted_in_the_order_in_which_they_came() -> None:
-    line = Line(200 * MIB)
+    line = RequestQueue(200 * MIB)
     for name, size in [("first", LARGE), ("second", LARGE), ("third", 2 * MIB)]:
         line.ask(name, size)
 
@@ -55,7 +55,7 @@ def test_requests_of_one_class_are_granted_in_the_order_in_which_they_came() -> 
 
 
 def test_large_announcements_stop_neither_small_nor_medium_requests() -> None:
-    line = Line(256 * MIB)
+    line = RequestQueue(256 * MIB)
     for number in range(6):
         line.ask(f"large {number}", LARGE)
     line.ask("small", SMALL)
@@ -65,7 +65,7 @@ def test_large_announcements_stop_neither_small_nor_medium_requests() -> None:
 
 
 def test_the_last_eighth_is_for_small_requests() -> None:
-    line = Line(8 * MIB)
+    line = RequestQueue(8 * MIB)
     for number in range(20):
         line.ask(f"medium {number}", MEDIUM)
     granted = len(line.granted)
@@ -76,7 +76,7 @@ def test_the_last_eighth_is_for_small_requests() -> None:
 
 
 def test_a_request_larger_than_the_whole_budget_is_granted_alone() -> None:
-    line = Line(10 * MIB)
+    line = RequestQueue(10 * MIB)
     line.ask("huge", LARGE)
     line.ask("another", LARGE)
 
@@ -84,7 +84,7 @@ def test_a_request_larger_than_the_whole_budget_is_granted_alone() -> None:
 
 
 def test_one_large_request_is_granted_whatever_else_is_held() -> None:
-    line = Line(10 * MIB)
+    line = RequestQueue(10 * MIB)
     line.budget.hold(50 * MIB)
     line.ask("large", 5 * MIB)
     line.ask("small", SMALL)
@@ -95,7 +95,7 @@ def test_one_large_request_is_granted_whatever_else_is_held() -> None:
 
 
 def test_a_waiting_connection_that_closes_lets_the_next_one_in() -> None:
-    line = Line(10 * MIB)
+    line = RequestQueue(10 * MIB)
     line.budget.reserve(3 * MIB, lambda: None)
     line.ask("does not fit", 4 * MIB)
     line.ask("would fit", 2 * MIB)
@@ -167,7 +167,7 @@ def test_not_even_one_alone_begins_when_the_budget_is_used_up() -> None:
 
 
 def test_work_alone_begins_though_the_requests_that_wait_for_theirs_use_up_the_budget() -> None:
-    line = Line(10 * SMALL)
+    line = RequestQueue(10 * SMALL)
     for number in range(10):
         line.ask(f"small {number}", SMALL)
 

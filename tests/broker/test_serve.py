@@ -1,4 +1,4 @@
-"""`logmark serve`: a ready line, a clean stop, and sentences for what cannot be."""
+"""`logmark serve`: a ready line, a clean stop, and error messages for invalid options."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import pytest
 SERVE = [sys.executable, "-m", "logmark", "serve"]
 
 
-class Served:
+class ServeProcess:
     """A `logmark serve` of its own."""
 
     def __init__(self, *arguments: str) -> None:
@@ -38,9 +38,11 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+def served(tmp_path: Path) -> Iterator[ServeProcess]:
     # So few connections can be had on every machine: nothing is said of them.
-    broker = Served("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--set", "max.connections=100")
+    broker = ServeProcess(
+        "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--set", "max.connections=100"
+    )
     yield broker
     if broker.process.poll() is None:
         broker.stop(signal.SIGKILL)
@@ -52,7 +54,7 @@ def refused(*arguments: str) -> tuple[int, str]:
     return result.returncode, result.stderr
 
 
-def test_the_ready_line_says_where_it_listens_and_where_the_data_is(served: Served, tmp_path: Path) -> None:
+def test_the_ready_line_says_where_it_listens_and_where_the_data_is(served: ServeProcess, tmp_path: Path) -> None:
     assert f"listening on 127.0.0.1:{served.port()}" in served.ready_line
     assert str(tmp_path / "data") in served.ready_line
     with socket.create_connection(("127.0.0.1", served.port()), timeout=60):
@@ -60,7 +62,7 @@ def test_the_ready_line_says_where_it_listens_and_where_the_data_is(served: Serv
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_cleanly(served: Served, tmp_path: Path, number: int) -> None:
+def test_a_signal_stops_it_cleanly(served: ServeProcess, tmp_path: Path, number: int) -> None:
     code, complaints = served.stop(number)
 
     assert 0 == code
@@ -69,7 +71,7 @@ def test_a_signal_stops_it_cleanly(served: Served, tmp_path: Path, number: int) 
 
 
 def test_a_stop_that_could_not_close_the_directory_cleanly_is_told_with_exit_code_1(
-    served: Served, tmp_path: Path
+    served: ServeProcess, tmp_path: Path
 ) -> None:  # fmt: skip
     # Something is in the way of the mark that a clean stop leaves.
     in_the_way = tmp_path / "data" / ".kafka_cleanshutdown"
@@ -82,23 +84,25 @@ def test_a_stop_that_could_not_close_the_directory_cleanly_is_told_with_exit_cod
     assert "The next start recovers the directory." in complaints
     assert "Traceback" not in complaints
     in_the_way.rmdir()
-    again = Served("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    again = ServeProcess("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     assert 0 == again.stop()[0]
 
 
-def test_a_second_start_on_the_same_directory_is_refused_with_a_sentence(served: Served, tmp_path: Path) -> None:
-    code, sentence = refused("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+def test_a_second_start_on_the_same_directory_is_refused_with_an_error_message(
+    served: ServeProcess, tmp_path: Path
+) -> None:
+    code, message = refused("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
 
     assert 1 == code
-    assert "in use" in sentence
+    assert "in use" in message
 
 
-def test_a_port_in_use_is_refused_with_a_sentence(served: Served, tmp_path: Path) -> None:
-    code, sentence = refused("--data-dir", str(tmp_path / "other"), "--listen", f"127.0.0.1:{served.port()}")
+def test_a_port_in_use_is_refused_with_an_error_message(served: ServeProcess, tmp_path: Path) -> None:
+    code, message = refused("--data-dir", str(tmp_path / "other"), "--listen", f"127.0.0.1:{served.port()}")
 
     assert 1 == code
-    assert f"127.0.0.1:{served.port()}" in sentence
-    assert "--listen" in sentence
+    assert f"127.0.0.1:{served.port()}" in message
+    assert "--listen" in message
 
 
 @pytest.mark.parametrize(
@@ -119,18 +123,18 @@ def test_a_port_in_use_is_refused_with_a_sentence(served: Served, tmp_path: Path
         (["--durability", "hope"], "hope"),
     ],
 )
-def test_what_cannot_be_meant_is_a_sentence_and_nothing_is_made(
+def test_an_invalid_option_is_refused_and_nothing_is_created(
     tmp_path: Path, arguments: list[str], cause: str
 ) -> None:
-    code, sentence = refused("--data-dir", str(tmp_path / "data"), *arguments)
+    code, message = refused("--data-dir", str(tmp_path / "data"), *arguments)
 
     assert 2 == code
-    assert cause in sentence
+    assert cause in message
     assert not (tmp_path / "data").exists()
 
 
 def test_a_listener_beyond_loopback_warns_and_clients_are_told_the_advertised_address(tmp_path: Path) -> None:
-    broker = Served(
+    broker = ServeProcess(
         "--data-dir", str(tmp_path), "--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:4711", "--log-format", "json",
         "--set", "num.io.threads=8",
     )  # fmt: skip
@@ -149,7 +153,7 @@ def test_a_listener_beyond_loopback_warns_and_clients_are_told_the_advertised_ad
 def test_settings_come_from_a_file_and_single_ones_win(tmp_path: Path) -> None:
     settings = tmp_path / "server.properties"
     settings.write_text("num.partitions=5\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs=" + str(tmp_path / "d") + "\n")
-    broker = Served("--config", str(settings), "--set", "num.partitions=7")
+    broker = ServeProcess("--config", str(settings), "--set", "num.partitions=7")
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port()}"})

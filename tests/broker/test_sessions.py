@@ -8,7 +8,7 @@ from logmark.names import TopicPartition
 from logmark.wire.fetch import FetchAnswer, FetchPartition, FetchRequest
 
 
-def asked(session_id: int, epoch: int, *partitions: int, forgotten: tuple[int, ...] = ()) -> FetchRequest:
+def fetch_request(session_id: int, epoch: int, *partitions: int, forgotten: tuple[int, ...] = ()) -> FetchRequest:
     return FetchRequest(
         replica_id=-1,
         max_wait_ms=0,
@@ -25,17 +25,17 @@ def asked(session_id: int, epoch: int, *partitions: int, forgotten: tuple[int, .
 
 def test_a_full_fetch_begins_a_session_and_the_next_one_needs_only_changes() -> None:
     sessions = FetchSessions(10)
-    session, only_news = sessions.resume(asked(0, 0, 0, 1))
+    session, only_news = sessions.resume(fetch_request(0, 0, 0, 1))
     assert session is not None and not only_news
 
-    again, only_news = sessions.resume(asked(session.id, 1, 2, forgotten=(0,)))
+    again, only_news = sessions.resume(fetch_request(session.id, 1, 2, forgotten=(0,)))
 
     assert again is session and only_news
     assert [1, 2] == [where.partition for where in session.partitions]
 
 
 def test_a_fetch_without_a_session_gets_none() -> None:
-    assert (None, False) == FetchSessions(10).resume(asked(0, -1, 0))
+    assert (None, False) == FetchSessions(10).resume(fetch_request(0, -1, 0))
 
 
 @pytest.mark.parametrize(
@@ -44,18 +44,18 @@ def test_a_fetch_without_a_session_gets_none() -> None:
 )
 def test_a_lost_session_is_told_to_the_client(session_offset: int, epoch: int, code: ErrorCode) -> None:
     sessions = FetchSessions(10)
-    session, _ = sessions.resume(asked(0, 0, 0))
+    session, _ = sessions.resume(fetch_request(0, 0, 0))
     assert session is not None
 
     with pytest.raises(Refused) as refused:
-        sessions.resume(asked(session.id + session_offset, epoch))
+        sessions.resume(fetch_request(session.id + session_offset, epoch))
 
     assert code is refused.value.code
 
 
 def test_a_partition_is_told_again_only_when_there_is_news() -> None:
     sessions = FetchSessions(10)
-    session, _ = sessions.resume(asked(0, 0, 0))
+    session, _ = sessions.resume(fetch_request(0, 0, 0))
     assert session is not None
     where = TopicPartition("t", 0)
     quiet = FetchAnswer(0, 0, 5, 5, 0, b"")
@@ -69,7 +69,7 @@ def test_a_partition_is_told_again_only_when_there_is_news() -> None:
 
 def test_who_got_data_is_served_last_the_next_time() -> None:
     sessions = FetchSessions(10)
-    session, _ = sessions.resume(asked(0, 0, 0, 1))
+    session, _ = sessions.resume(fetch_request(0, 0, 0, 1))
     assert session is not None
 
     session.tell(TopicPartition("t", 0), FetchAnswer(0, 0, 5, 5, 0, b"data"))
@@ -79,7 +79,7 @@ def test_who_got_data_is_served_last_the_next_time() -> None:
 
 def test_the_longest_unused_session_makes_room() -> None:
     sessions = FetchSessions(2)
-    begun = [sessions.resume(asked(0, 0, 0))[0] for _ in range(3)]
+    begun = [sessions.resume(fetch_request(0, 0, 0))[0] for _ in range(3)]
 
     assert 2 == len(sessions)
     assert begun[0] not in list(sessions)

@@ -20,7 +20,7 @@ DAY_MS = 86_400_000
 SETTINGS = {"log.initial.task.delay.ms": str(DAY_MS)}
 
 
-class Running:
+class RunningBroker:
     """A broker with one topic."""
 
     def __init__(self, broker: Broker) -> None:
@@ -62,13 +62,13 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def running(broker: Broker) -> Iterator[Running]:
-    made = Running(broker)
+def running(broker: Broker) -> Iterator[RunningBroker]:
+    made = RunningBroker(broker)
     yield made
     made._admin.delete_topics([TOPIC])[TOPIC].result(60)
 
 
-def test_segment_bytes(running: Running) -> None:
+def test_segment_bytes(running: RunningBroker) -> None:
     for _ in range(4):
         assert 0 == running.produce(600_000)
     assert 1 == running.segments()
@@ -79,7 +79,7 @@ def test_segment_bytes(running: Running) -> None:
     assert 2 == running.segments()
 
 
-def test_segment_ms_and_jitter(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segment_ms_and_jitter(running: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     for older_ms in (100_000, 90_000):
         running.produce(older_ms=older_ms)
     assert 1 == running.segments()
@@ -96,7 +96,7 @@ def test_segment_ms_and_jitter(running: Running, monkeypatch: pytest.MonkeyPatch
     assert 3 == running.segments()
 
 
-def test_segment_index_bytes_and_index_interval_bytes(running: Running) -> None:
+def test_segment_index_bytes_and_index_interval_bytes(running: RunningBroker) -> None:
     for _ in range(5):
         running.produce(100)
     assert 1 == running.segments()
@@ -108,7 +108,7 @@ def test_segment_index_bytes_and_index_interval_bytes(running: Running) -> None:
     assert 2 <= running.segments() <= 4
 
 
-def test_retention_ms(running: Running) -> None:
+def test_retention_ms(running: RunningBroker) -> None:
     running.produce(older_ms=2 * DAY_MS)
     running.alter(segment_ms=1000)
     running.produce(older_ms=DAY_MS)
@@ -119,10 +119,10 @@ def test_retention_ms(running: Running) -> None:
     running.alter(retention_ms=DAY_MS // 2)
     running.retain()
 
-    wait_until(lambda: (1, 2) == (running.segments(), running.segments(".deleted")), "old segments are let go")
+    wait_until(lambda: (1, 2) == (running.segments(), running.segments(".deleted")), "old segments are deleted")
 
 
-def test_retention_bytes(running: Running) -> None:
+def test_retention_bytes(running: RunningBroker) -> None:
     running.alter(segment_bytes=1_048_576)
     for _ in range(4):
         running.produce(1_000_000)
@@ -132,10 +132,10 @@ def test_retention_bytes(running: Running) -> None:
     running.alter(retention_bytes=2_100_000)
     running.retain()
 
-    wait_until(lambda: 3 == running.segments(), "the largest part is let go")
+    wait_until(lambda: 3 == running.segments(), "the largest part is deleted")
 
 
-def test_cleanup_policy(running: Running) -> None:
+def test_cleanup_policy(running: RunningBroker) -> None:
     running.alter(segment_ms=1000, retention_ms=DAY_MS)
     for older_ms in (3 * DAY_MS, 2 * DAY_MS):
         running.produce(older_ms=older_ms, key=b"k")
@@ -148,10 +148,10 @@ def test_cleanup_policy(running: Running) -> None:
     running.alter(cleanup_policy="delete")
     assert 0 == running.produce()
     running.retain()
-    wait_until(lambda: 1 == running.segments(), "old segments are let go")
+    wait_until(lambda: 1 == running.segments(), "old segments are deleted")
 
 
-def test_max_message_bytes(running: Running) -> None:
+def test_max_message_bytes(running: RunningBroker) -> None:
     assert 0 == running.produce(5000)
     running.alter(max_message_bytes=4000)
     assert ErrorCode.MESSAGE_TOO_LARGE == running.produce(5000)
@@ -159,12 +159,12 @@ def test_max_message_bytes(running: Running) -> None:
     assert 0 == running.produce(5000)
 
 
-def test_file_delete_delay_ms(running: Running) -> None:
+def test_file_delete_delay_ms(running: RunningBroker) -> None:
     running.alter(segment_ms=1000, retention_ms=1000)
     running.produce(older_ms=3 * DAY_MS)
     running.produce(older_ms=2 * DAY_MS)
     running.retain()
-    wait_until(lambda: 2 == running.segments(".deleted"), "old segments are let go")
+    wait_until(lambda: 2 == running.segments(".deleted"), "old segments are deleted")
     running.advance(25)
     assert 2 == running.segments(".deleted")
     running.advance(40)
@@ -173,7 +173,7 @@ def test_file_delete_delay_ms(running: Running) -> None:
     running.alter(file_delete_delay_ms=30_000)
     running.produce(older_ms=2 * DAY_MS)
     running.retain()
-    wait_until(lambda: 1 == running.segments(".deleted"), "the old segment is let go")
+    wait_until(lambda: 1 == running.segments(".deleted"), "the old segment is deleted")
     running.advance(35)
 
     wait_until(lambda: 0 == running.segments(".deleted"), "files are removed after half a minute")

@@ -64,7 +64,7 @@ def sighup_is_not_ignored() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-class Held:
+class HeldBroker:
     """A broker under the driver above."""
 
     def __init__(self, data_dir: Path, driver: str = DRIVER, **options: Any) -> None:
@@ -103,7 +103,7 @@ def is_closed_cleanly(data_dir: Path) -> bool:
 def test_a_second_signal_at_any_moment_does_not_break_a_clean_stop(
     tmp_path: Path, stage: str, first: int, second: int
 ) -> None:
-    held = Held(tmp_path / "data")
+    held = HeldBroker(tmp_path / "data")
     held.wait_for("starting")
     if stage == "starting":
         held.send(first)
@@ -128,7 +128,7 @@ def test_a_second_signal_at_any_moment_does_not_break_a_clean_stop(
 def test_a_signal_while_modules_are_imported_ends_it_with_0_and_without_a_directory(
     tmp_path: Path, number: int
 ) -> None:
-    held = Held(tmp_path / "data", IMPORTING)
+    held = HeldBroker(tmp_path / "data", IMPORTING)
     held.wait_for("importing")
     held.send(number)
     held.go_on()
@@ -152,7 +152,7 @@ def test_an_interrupt_while_modules_of_another_command_are_imported_has_no_trace
 
 
 def test_the_end_of_its_terminal_stops_it_cleanly(tmp_path: Path) -> None:
-    held = Held(tmp_path / "data")
+    held = HeldBroker(tmp_path / "data")
     for stage in ("starting", "listening", "stopping", "stopped", "ending"):
         held.wait_for(stage)
         if stage == "listening":
@@ -169,7 +169,7 @@ def test_under_nohup_it_ignores_the_end_of_its_terminal(tmp_path: Path) -> None:
     def ignore_hangups() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    held = Held(tmp_path / "data", preexec_fn=ignore_hangups)
+    held = HeldBroker(tmp_path / "data", preexec_fn=ignore_hangups)
     held.wait_for("starting")
     for _ in range(3):
         held.send(signal.SIGHUP)
@@ -185,7 +185,7 @@ def test_under_nohup_it_ignores_the_end_of_its_terminal(tmp_path: Path) -> None:
 
 
 def test_sigquit_shows_the_stacks_of_all_threads_and_it_goes_on(tmp_path: Path) -> None:
-    held = Held(tmp_path / "data")
+    held = HeldBroker(tmp_path / "data")
     held.wait_for("starting")
     held.send(signal.SIGQUIT)
     assert held.process.stderr is not None
@@ -206,7 +206,7 @@ def test_a_third_signal_ends_it_at_once_and_the_next_start_recovers(tmp_path: Pa
     with Broker(durability="sync", data_dir=str(data_dir)) as before:
         before.create_topic("orders")
         assert 0 == wire.produce(before.bootstrap_servers, "orders", wire.batch([b"kept"])).error_code
-    held = Held(data_dir)
+    held = HeldBroker(data_dir)
     held.wait_for("starting")
     held.go_on()
     held.wait_for("listening")

@@ -14,7 +14,7 @@ from logmark.broker.pace import ReadTurns
 from logmark.broker.server import Broker
 from logmark.log.partition import Partition
 from logmark.wire import fetch, frames
-from tests.broker.test_long_requests import Client, Turns, client_of, serve, wait_for
+from tests.broker.test_long_requests import Client, TurnCounter, client_of, serve, wait_for
 from tests.log.directory_driver import NOW_MS, batch
 
 FETCHES = 300
@@ -72,10 +72,10 @@ async def let_wait(broker: Broker, clients: list[Client], partition: int) -> Non
 def test_a_record_is_read_once_in_a_turn_for_all_who_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: bytes
 ) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         async with clients_of(broker, FETCHES) as clients:
             await let_wait(broker, clients, 0)
-            reads, answers = Turns(), Turns()
+            reads, answers = TurnCounter(), TurnCounter()
             following = asyncio.create_task(follow(turns, reads, answers))
             reads.count(monkeypatch, fetch_api, "_read")
             answers.count(monkeypatch, fetch_api._Fetch, "complete")
@@ -92,7 +92,7 @@ def test_a_record_is_read_once_in_a_turn_for_all_who_wait_for_it(
     serve(tmp_path, check)
 
 
-async def follow(turns: Turns, *others: Turns) -> None:
+async def follow(turns: TurnCounter, *others: TurnCounter) -> None:
     """Let others count in the same turns."""
     while True:
         for other in others:
@@ -101,7 +101,7 @@ async def follow(turns: Turns, *others: Turns) -> None:
 
 
 def test_a_fetch_of_another_partition_does_not_stand_behind_those_who_wait_for_one_record(tmp_path: Path) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await client.produce(("wide", [1]))
         async with clients_of(broker, FETCHES) as clients, client_of(broker) as other:
             other.writer.write(fetch_frame(1))
@@ -119,7 +119,7 @@ def test_a_fetch_of_another_partition_does_not_stand_behind_those_who_wait_for_o
 
 
 def test_fetches_that_come_at_once_are_decoded_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         async with clients_of(broker, FETCHES) as clients:
             turns.count(monkeypatch, fetch, "decode_request")
             asked = [ask(broker, each, 0) for each in clients]

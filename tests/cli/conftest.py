@@ -14,7 +14,7 @@ from tests.harness.brokers import BrokerUnderTest
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CommandResult:
     """What a command wrote and how it ended."""
 
     exit_code: int
@@ -40,15 +40,15 @@ def as_printed(document: Any) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-Logmark = Callable[..., Ran]
+Logmark = Callable[..., CommandResult]
 
 
-def run(*args: str, stdin: str | bytes = "", servers: str = "") -> Ran:
+def run(*args: str, stdin: str | bytes = "", servers: str = "") -> CommandResult:
     """Runs `logmark` with these arguments; a traceback fails the test."""
     environment = {"LOGMARK_BOOTSTRAP_SERVERS": servers} if servers else {}
     done = CliRunner().invoke(app, list(args), input=stdin, env=environment)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return Ran(done.exit_code, done.stdout, done.stderr)
+    return CommandResult(done.exit_code, done.stdout, done.stderr)
 
 
 @pytest.fixture

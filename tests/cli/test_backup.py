@@ -1,4 +1,4 @@
-"""`logmark backup` and `logmark restore` at the terminal: what they say, and every mistake as a sentence."""
+"""`logmark backup` and `logmark restore` at the terminal: what they print, and the error message for every mistake."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ from logmark.cli import clusters
 from logmark.client.client import Client
 from logmark.disk.file_system import RealFile
 from logmark.testing import Broker
-from tests.cli.conftest import Ran, as_printed, run
+from tests.cli.conftest import CommandResult, as_printed, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import unserved_address
 from tests.harness.restartable_broker import OUR_SETTINGS
@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Broker:
         yield broker
 
 
-def done(*arguments: str) -> Ran:
+def done(*arguments: str) -> CommandResult:
     ran = run(*arguments)
     assert 0 == ran.exit_code, ran.error
     return ran
@@ -131,17 +131,17 @@ def test_damage_at_the_source_is_told_and_ends_with_1(tmp_path: Path, broker: Br
 # Mistakes
 
 
-def refused(exit_code: int, sentence: str, *arguments: str) -> None:
+def refused(exit_code: int, message: str, *arguments: str) -> None:
     ran = run(*arguments)
     assert (exit_code, "") == (ran.exit_code, ran.out)
     assert ran.error.startswith("logmark: ")
-    assert sentence in ran.error
+    assert message in ran.error
 
 
 @pytest.mark.parametrize(
     "arguments",
     [["DEST"], ["DATA", "DEST", "MORE"], ["--bootstrap-servers", "127.0.0.1:1", "DATA", "DEST"]],
-    ids=["no source", "three places", "two sources"],
+    ids=["no source", "three folders", "two sources"],
 )
 def test_a_wrong_call_shows_the_two_right_ones(arguments: list[str]) -> None:
     refused(2, "Say what to back up and where to: logmark backup DATA_DIR DEST, or", "backup", *arguments)

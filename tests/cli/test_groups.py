@@ -248,7 +248,7 @@ def test_a_dry_run_shows_the_same_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "sentence"),
+    ("arguments", "exit_code", "message"),
     [
         (["--to-earliest"], 2, "there is no terminal to ask in. Add --yes to apply this plan."),
         (["--to-offset", "5000", "--yes"], 1, "Offset 5000 is out of range in partition 0"),
@@ -262,14 +262,14 @@ def test_a_dry_run_shows_the_same_and_changes_nothing(
 )
 def test_a_reset_that_cannot_be_is_an_error_and_changes_nothing(
     our_broker: BrokerUnderTest, logmark: Logmark, client: Client, fraud: TopicPartition,
-    arguments: list[str], exit_code: int, sentence: str,
+    arguments: list[str], exit_code: int, message: str,
 ) -> None:  # fmt: skip
     group = our_broker.group("fraud")
 
     refused = logmark("offsets", "reset", group, "--topic", fraud.topic, *arguments)
 
     assert exit_code == refused.exit_code
-    assert sentence in refused.error
+    assert message in refused.error
     assert 850 == client.committed(group)[fraud].offset
 
 

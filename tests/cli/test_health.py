@@ -12,7 +12,7 @@ from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
 from logmark.testing.faulty_file_system import FaultyFileSystem
-from tests.cli.conftest import Ran, as_printed, run
+from tests.cli.conftest import CommandResult, as_printed, run
 from tests.harness import wire
 from tests.harness.brokers import BrokerUnderTest
 
@@ -40,11 +40,11 @@ def write(broker: Broker, partition: int) -> int:
     return wire.produce(broker.bootstrap_servers, "orders", batch, partition=partition).error_code
 
 
-def health(broker: Broker, *options: str) -> Ran:
+def health(broker: Broker, *options: str) -> CommandResult:
     return run("health", *options, servers=broker.bootstrap_servers)
 
 
-def state_of(done: Ran) -> dict[str, str]:
+def state_of(done: CommandResult) -> dict[str, str]:
     """The first table, by check."""
     rows = [line.split("  ", 1) for line in done.lines if "  " in line]
     return {row[0]: row[1].strip() for row in rows[1:]}

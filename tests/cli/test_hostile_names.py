@@ -30,7 +30,7 @@ SEEN = r"evil\x1b[31m\x07\x1b[2J\nFORGED  Stable\r\x7f\x9b1m\u202etxt\u2066"
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-class Hostile(NamedTuple):
+class HostileBroker(NamedTuple):
     """A broker with names and records that somebody else has chosen."""
 
     servers: str
@@ -38,7 +38,7 @@ class Hostile(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def hostile() -> Iterator[Hostile]:
+def hostile() -> Iterator[HostileBroker]:
     with Broker() as broker:
         broker.create_topic(TOPIC)
         servers = broker.bootstrap_servers
@@ -55,7 +55,7 @@ def hostile() -> Iterator[Hostile]:
             )  # fmt: skip
             member.subscribe([TOPIC])
             wait_until(lambda: member.poll(0.1) is not None or member.assignment(), "the member has its partition")
-            yield Hostile(servers, broker.data_dir)
+            yield HostileBroker(servers, broker.data_dir)
             member.close()
 
 
@@ -111,7 +111,9 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words).replace(EVIL, "EVIL"))
-def test_what_a_command_writes_for_people_has_no_control_characters(hostile: Hostile, words: tuple[str, ...]) -> None:
+def test_what_a_command_writes_for_people_has_no_control_characters(
+    hostile: HostileBroker, words: tuple[str, ...]
+) -> None:
     ran = run(*words, servers=hostile.servers)
 
     check(ran.out)
@@ -121,7 +123,7 @@ def test_what_a_command_writes_for_people_has_no_control_characters(hostile: Hos
         assert r"\x1b[31m\x07\x1b[2J\nFORGED" in ran.out + ran.error
 
 
-def test_changes_in_the_journal_are_shown_escaped(hostile: Hostile) -> None:
+def test_changes_in_the_journal_are_shown_escaped(hostile: HostileBroker) -> None:
     run("offsets", "reset", f"{EVIL}-to-undo", "--topic", TOPIC, "--to-earliest", "--yes", "--reason", EVIL,
         servers=hostile.servers)  # fmt: skip
     (change,) = run("offsets", "history", "--output", "json", servers=hostile.servers).json
@@ -145,7 +147,9 @@ JSON = [
 
 
 @pytest.mark.parametrize("words", JSON, ids=lambda words: " ".join(words).replace(EVIL, "EVIL"))
-def test_json_has_the_names_as_they_are_and_no_control_characters(hostile: Hostile, words: tuple[str, ...]) -> None:
+def test_json_has_the_names_as_they_are_and_no_control_characters(
+    hostile: HostileBroker, words: tuple[str, ...]
+) -> None:
     ran = run(*words, "--output", "json", servers=hostile.servers)
 
     check(ran.out)
@@ -164,7 +168,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(one)
 
 
-def test_a_monitor_tells_of_groups_escaped(hostile: Hostile, tmp_path: Path) -> None:
+def test_a_monitor_tells_of_groups_escaped(hostile: HostileBroker, tmp_path: Path) -> None:
     alerts = tmp_path / "alerts.toml"
     alerts.write_text('[[alert]]\nname = "lag"\nwhen = "lag"\nabove = 0\n')
     ran = run("monitor", "--once", "--alerts", str(alerts), "--history", str(tmp_path / "history.db"),
@@ -174,7 +178,7 @@ def test_a_monitor_tells_of_groups_escaped(hostile: Hostile, tmp_path: Path) -> 
     check(ran.error)
 
 
-def consume(hostile: Hostile, *words: str) -> bytes:
+def consume(hostile: HostileBroker, *words: str) -> bytes:
     done = subprocess.run(
         [sys.executable, "-m", "logmark", "consume", TOPIC, *words, "--bootstrap-servers", hostile.servers],
         capture_output=True, timeout=120, check=True, env={**os.environ},
@@ -182,24 +186,24 @@ def consume(hostile: Hostile, *words: str) -> bytes:
     return done.stdout
 
 
-def test_raw_writes_the_bytes_as_they_are(hostile: Hostile) -> None:
+def test_raw_writes_the_bytes_as_they_are(hostile: HostileBroker) -> None:
     assert EVIL.encode() + b"\n\xff\x1b[2J\xfe\n" == consume(hostile, "--raw")
     assert b"partition 0\toffset 0\t" + EVIL.encode() + b"\t" + EVIL.encode() + b"\n" == consume(
         hostile, "--raw", "--with-offsets", "--max", "1"
     )
 
 
-def test_bytes_that_are_no_text_are_replaced_as_ever(hostile: Hostile) -> None:
+def test_bytes_that_are_no_text_are_replaced_as_ever(hostile: HostileBroker) -> None:
     assert f"{SEEN}\n\ufffd\\x1b[2J\ufffd\n".encode() == consume(hostile)
 
 
-def test_raw_json_cannot_be_meant(hostile: Hostile) -> None:
+def test_raw_json_cannot_be_meant(hostile: HostileBroker) -> None:
     ran = run("consume", TOPIC, "--raw", "--output", "json", servers=hostile.servers)
 
     assert 2 == ran.exit_code and "--raw" in ran.error
 
 
-def test_records_in_files_are_shown_escaped(hostile: Hostile) -> None:
+def test_records_in_files_are_shown_escaped(hostile: HostileBroker) -> None:
     ran = run("log", "dump", f"{hostile.data_dir}/{TOPIC}-0", "--records")
 
     check(ran.out)

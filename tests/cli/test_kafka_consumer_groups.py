@@ -16,14 +16,14 @@ from logmark.names import TopicPartition
 from logmark.offsets.changes import undo_change
 from logmark.offsets.journal.journal import open_journal
 from logmark.offsets.user_files import state_folder
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.clocks import turn_clock
 
 NOWHERE = "127.0.0.1:1"
 
 
-class Tool:
+class GroupsCommand:
     """The command on one broker, with a topic and a group that has committed something with metadata."""
 
     def __init__(self, broker: BrokerUnderTest) -> None:
@@ -41,10 +41,10 @@ class Tool:
                 },
             )
 
-    def __call__(self, *args: str) -> Ran:
+    def __call__(self, *args: str) -> CommandResult:
         return run("kafka-consumer-groups", "--bootstrap-server", self.broker.bootstrap_servers, *args)
 
-    def reset(self, *args: str) -> Ran:
+    def reset(self, *args: str) -> CommandResult:
         return self("--reset-offsets", "--group", self.group, "--topic", self.topic, *args)
 
     def committed(self) -> dict[tuple[str, int], int]:
@@ -52,8 +52,8 @@ class Tool:
 
 
 @pytest.fixture
-def tool(broker: BrokerUnderTest) -> Tool:
-    return Tool(broker)
+def tool(broker: BrokerUnderTest) -> GroupsCommand:
+    return GroupsCommand(broker)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
         yield client
 
 
-def test_a_reset_keeps_the_metadata_of_an_offset(tool: Tool, client: Client) -> None:
+def test_a_reset_keeps_the_metadata_of_an_offset(tool: GroupsCommand, client: Client) -> None:
     ran = tool.reset("--to-offset", "2", "--execute")
 
     assert 0 == ran.exit_code
@@ -70,7 +70,7 @@ def test_a_reset_keeps_the_metadata_of_an_offset(tool: Tool, client: Client) -> 
     assert Committed(offset=2, metadata="mark") == client.committed(tool.group)[TopicPartition(tool.topic, 0)]
 
 
-def test_an_executed_reset_is_in_the_journal_and_can_be_undone(tool: Tool, client: Client) -> None:
+def test_an_executed_reset_is_in_the_journal_and_can_be_undone(tool: GroupsCommand, client: Client) -> None:
     tool.reset("--to-latest", "--execute")
     assert {(tool.topic, 0): 10, (tool.topic, 1): 0} == tool.committed()
 
@@ -85,7 +85,7 @@ def test_an_executed_reset_is_in_the_journal_and_can_be_undone(tool: Tool, clien
 
 
 @pytest.mark.parametrize("action", ["--delete", "--delete-offsets"])
-def test_deletions_are_in_the_journal_and_can_be_undone(tool: Tool, client: Client, action: str) -> None:
+def test_deletions_are_in_the_journal_and_can_be_undone(tool: GroupsCommand, client: Client, action: str) -> None:
     ran = tool(action, "--group", tool.group, *(("--topic", tool.topic) if action == "--delete-offsets" else ()))
     assert (0, {}) == (ran.exit_code, tool.committed())
 
@@ -96,7 +96,7 @@ def test_deletions_are_in_the_journal_and_can_be_undone(tool: Tool, client: Clie
 
 
 def test_a_reset_goes_on_where_the_journal_cannot_be_written(
-    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: GroupsCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("no folder")
@@ -108,7 +108,7 @@ def test_a_reset_goes_on_where_the_journal_cannot_be_written(
     assert line.startswith("logmark: this change is not in the journal: ")
 
 
-def test_a_dry_run_writes_nothing_and_joins_no_group(tool: Tool) -> None:
+def test_a_dry_run_writes_nothing_and_joins_no_group(tool: GroupsCommand) -> None:
     nobody = tool.broker.group("nobody")
     journal = state_folder() / "journal.jsonl"
     written = journal.read_bytes() if journal.exists() else b""
@@ -135,7 +135,7 @@ def test_a_dry_run_writes_nothing_and_joins_no_group(tool: Tool) -> None:
         ("--validate-regex", "a["),
     ],
 )
-def test_every_failure_ends_with_1_if_strict_and_with_0_if_not(tool: Tool, args: tuple[str, ...]) -> None:
+def test_every_failure_ends_with_1_if_strict_and_with_0_if_not(tool: GroupsCommand, args: tuple[str, ...]) -> None:
     names = {"<group>": tool.group, "<nobody>": tool.broker.group("nobody"), "<topic>": tool.topic}
     given = [names.get(arg, arg) for arg in args]
 
@@ -143,7 +143,7 @@ def test_every_failure_ends_with_1_if_strict_and_with_0_if_not(tool: Tool, args:
     assert tool.before == tool.committed()
 
 
-def test_what_works_ends_with_0_also_if_strict(tool: Tool) -> None:
+def test_what_works_ends_with_0_also_if_strict(tool: GroupsCommand) -> None:
     for args in (
         ("--list",),
         ("--describe", "--group", tool.group),
@@ -156,7 +156,9 @@ def test_what_works_ends_with_0_also_if_strict(tool: Tool) -> None:
 
 
 @pytest.mark.parametrize("how", ["--read-only", "LOGMARK_READ_ONLY"])
-def test_read_only_refuses_every_change_and_nothing_else(tool: Tool, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_refuses_every_change_and_nothing_else(
+    tool: GroupsCommand, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     option = (how,) if how.startswith("-") else ()
     if not option:
         monkeypatch.setenv(how, "1")
@@ -175,7 +177,7 @@ def test_read_only_refuses_every_change_and_nothing_else(tool: Tool, how: str, m
     assert tool.group in tool("--list", *option).lines
 
 
-def test_an_offset_outside_of_a_log_is_clamped_with_the_warning_of_kafkas_logger(tool: Tool) -> None:
+def test_an_offset_outside_of_a_log_is_clamped_with_the_warning_of_kafkas_logger(tool: GroupsCommand) -> None:
     ran = tool.reset("--to-offset", "7", "--dry-run")
 
     (line,) = ran.error.splitlines()
@@ -187,7 +189,7 @@ def test_an_offset_outside_of_a_log_is_clamped_with_the_warning_of_kafkas_logger
 
 
 def test_an_unknown_partition_in_a_file_is_told_at_once(
-    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: GroupsCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "plan.csv"
     file.write_text(f"{tool.topic},0,1\n{tool.topic},7,1\n")
@@ -225,7 +227,7 @@ def test_an_address_that_is_none_is_told_in_both_ways() -> None:
 
 
 def test_the_environment_or_a_context_may_name_the_cluster(
-    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: GroupsCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 1 == run("kafka-consumer-groups", "--list").exit_code, "the tool asks for --bootstrap-server"
     settings = tmp_path / "logmark.toml"
@@ -243,7 +245,7 @@ def test_the_environment_or_a_context_may_name_the_cluster(
 
 
 def test_shims_run_the_tool_and_leave_alone_what_is_not_theirs(our_broker: BrokerUnderTest, tmp_path: Path) -> None:
-    tool = Tool(our_broker)
+    tool = GroupsCommand(our_broker)
     for strict in ((), ("--strict",)):
         ran = run("kafka-consumer-groups", "--install-shim", str(tmp_path), *strict)
         names = ["kafka-consumer-groups.sh", "kafka-consumer-groups"]

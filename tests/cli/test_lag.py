@@ -25,11 +25,11 @@ from logmark.offsets.journal.journal import open_journal
 from logmark.offsets.lag.history import History, default_history_path
 from logmark.offsets.lag.report import build_lag_report
 from logmark.offsets.lag.sample import take_sample
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness.brokers import BrokerUnderTest, read
 
 HOUR_MS = 3_600_000
-Command = Callable[..., Ran]
+Command = Callable[..., CommandResult]
 LOGMARK = str(Path(sys.executable).with_name("logmark"))
 
 
@@ -44,7 +44,7 @@ def lag(broker: BrokerUnderTest) -> Command:
     return lambda *arguments: run("lag", *arguments, servers=broker.bootstrap_servers)
 
 
-class Scene:
+class LagScenario:
     """Two groups on two topics: one behind by an hour in part, one caught up but for what it lost."""
 
     def __init__(self, broker: BrokerUnderTest, client: Client) -> None:
@@ -59,60 +59,63 @@ class Scene:
 
 
 @pytest.fixture
-def scene(broker: BrokerUnderTest, client: Client) -> Scene:
-    return Scene(broker, client)
+def scenario(broker: BrokerUnderTest, client: Client) -> LagScenario:
+    return LagScenario(broker, client)
 
 
-def test_each_partition_has_its_lag_in_records_and_seconds(lag: Command, scene: Scene) -> None:
-    shown = lag(scene.billing, "--group", scene.fraud)
+def test_each_partition_has_its_lag_in_records_and_seconds(lag: Command, scenario: LagScenario) -> None:
+    shown = lag(scenario.billing, "--group", scenario.fraud)
 
     lines = [" ".join(words) for words in shown.words]
     assert "GROUP TOPIC PARTITION COMMITTED LAST PROCESSED START END LAG BEHIND NOTE" == lines[0]
-    assert f"{scene.billing} {scene.orders} 0 1 0 0 4 3 1 h (record)" == lines[1]
-    assert f"{scene.billing} {scene.orders} 1 0 nothing 0 0 0 0 s" == lines[2]
+    assert f"{scenario.billing} {scenario.orders} 0 1 0 0 4 3 1 h (record)" == lines[1]
+    assert f"{scenario.billing} {scenario.orders} 1 0 nothing 0 0 0 0 s" == lines[2]
     assert re.fullmatch(
-        rf"{scene.fraud} {scene.clicks} 0 2 1 5 6 1 .* \(record\) "
+        rf"{scenario.fraud} {scenario.clicks} 0 2 1 5 6 1 .* \(record\) "
         "3 records lost: expired before they were read",
         lines[3],
     )
-    assert f"{scene.fraud} {scene.orders} 0 4 3 0 4 0 0 s" == lines[4]
+    assert f"{scenario.fraud} {scenario.orders} 0 4 3 0 4 0 0 s" == lines[4]
     assert (
-        f"Group {scene.billing}: 3 records behind in total, the oldest unread record is 1 h old (record)." == lines[5]
+        f"Group {scenario.billing}: 3 records behind in total, the oldest unread record is 1 h old (record)."
+        == lines[5]
     )
     assert "All groups: 4 records behind in total." == lines[-1]
 
 
-def test_json_has_the_seconds_with_their_bound_and_the_way_they_were_found(lag: Command, scene: Scene) -> None:
-    behind, caught_up = lag(scene.billing, "-o", "json").json
+def test_json_has_the_seconds_with_their_bound_and_the_way_they_were_found(lag: Command, scenario: LagScenario) -> None:
+    behind, caught_up = lag(scenario.billing, "-o", "json").json
 
     assert {"lag": 3, "seconds_bound": 0, "seconds_method": "record"}.items() <= behind.items()
     assert abs(behind["seconds"] - 3600) < 60
     assert {"lag": 0, "seconds": 0, "seconds_method": "caught up", "last_processed": None}.items() <= caught_up.items()
 
 
-def test_lines_may_be_about_topics_or_groups(lag: Command, scene: Scene) -> None:
-    by_topic = lag(scene.fraud, "--by", "topic", "-o", "json").json
-    by_group = lag(scene.billing, scene.fraud, "--by", "group", "-o", "json").json
+def test_lines_may_be_about_topics_or_groups(lag: Command, scenario: LagScenario) -> None:
+    by_topic = lag(scenario.fraud, "--by", "topic", "-o", "json").json
+    by_group = lag(scenario.billing, scenario.fraud, "--by", "group", "-o", "json").json
 
-    assert [(scene.clicks, 1, 3), (scene.orders, 0, 0)] == [(row["topic"], row["lag"], row["lost"]) for row in by_topic]
-    assert [(scene.billing, 3, 2, "Empty"), (scene.fraud, 1, 2, "Empty")] == [
+    assert [(scenario.clicks, 1, 3), (scenario.orders, 0, 0)] == [
+        (row["topic"], row["lag"], row["lost"]) for row in by_topic
+    ]
+    assert [(scenario.billing, 3, 2, "Empty"), (scenario.fraud, 1, 2, "Empty")] == [
         (row["group"], row["lag"], row["partitions"], row["state"]) for row in by_group
     ]
-    table = lag(scene.billing, scene.fraud, "--by", "group").lines
+    table = lag(scenario.billing, scenario.fraud, "--by", "group").lines
     assert ["GROUP", "STATE", "MEMBERS", "PARTITIONS", "LAG", "BEHIND", "LOST"] == table[0].split()
     assert "All groups: 4 records behind in total." == table[-1]
-    assert [scene.fraud, scene.clicks, "1", "1"] == lag(scene.fraud, "--by", "topic").words[1][:4]
+    assert [scenario.fraud, scenario.clicks, "1", "1"] == lag(scenario.fraud, "--by", "topic").words[1][:4]
 
 
-def test_what_is_caught_up_may_be_left_out_and_topics_chosen(lag: Command, scene: Scene) -> None:
-    both = (scene.billing, scene.fraud, "-o", "json")
+def test_what_is_caught_up_may_be_left_out_and_topics_chosen(lag: Command, scenario: LagScenario) -> None:
+    both = (scenario.billing, scenario.fraud, "-o", "json")
 
-    assert {(scene.billing, 0), (scene.fraud, 0)} == {
+    assert {(scenario.billing, 0), (scenario.fraud, 0)} == {
         (row["group"], row["partition"]) for row in lag(*both, "--only-with-lag").json
     }
-    assert [scene.fraud] == [row["group"] for row in lag(*both, "--topic", scene.clicks).json]
-    assert 3 == len(lag(*both, "--topic", scene.orders[:5] + "*").json)
-    assert [scene.fraud] == [row["group"] for row in lag("-o", "json", "-t", scene.clicks, "--by", "group").json
+    assert [scenario.fraud] == [row["group"] for row in lag(*both, "--topic", scenario.clicks).json]
+    assert 3 == len(lag(*both, "--topic", scenario.orders[:5] + "*").json)
+    assert [scenario.fraud] == [row["group"] for row in lag("-o", "json", "-t", scenario.clicks, "--by", "group").json
                              if row["partitions"]]  # fmt: skip
 
 
@@ -148,57 +151,57 @@ def test_records_that_nobody_has_ever_read_are_shown_though_no_lag_counts_them(
     assert [0, 2] == [rows[1]["start"], rows[1]["end"]]
 
 
-def test_unknown_names_are_errors_with_a_suggestion(lag: Command, scene: Scene) -> None:
-    wrong_group = lag(scene.billing.replace("billing", "biling"))
-    wrong_topic = lag("--topic", scene.orders.replace("orders", "order"))
+def test_unknown_names_are_errors_with_a_suggestion(lag: Command, scenario: LagScenario) -> None:
+    wrong_group = lag(scenario.billing.replace("billing", "biling"))
+    wrong_topic = lag("--topic", scenario.orders.replace("orders", "order"))
 
     assert (1, "") == (wrong_group.exit_code, wrong_group.out)
-    assert f"does not exist. Did you mean {scene.billing}?" in wrong_group.error
+    assert f"does not exist. Did you mean {scenario.billing}?" in wrong_group.error
     assert (1, "") == (wrong_topic.exit_code, wrong_topic.out)
-    assert f"does not exist. Did you mean {scene.orders}?" in wrong_topic.error
+    assert f"does not exist. Did you mean {scenario.orders}?" in wrong_topic.error
 
 
 def test_a_group_that_may_not_be_read_is_said_and_the_others_are_shown(
-    lag: Command, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    lag: Command, scenario: LagScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = Client.try_committed_of
     refused = RefusedByBroker(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group x: you are not allowed to use it.")
-    monkeypatch.setattr(Client, "try_committed_of", lambda self, groups: ask(self, groups) | {scene.fraud: refused})
+    monkeypatch.setattr(Client, "try_committed_of", lambda self, groups: ask(self, groups) | {scenario.fraud: refused})
 
-    part = lag(scene.billing, scene.fraud)
-    none = lag(scene.fraud)
+    part = lag(scenario.billing, scenario.fraud)
+    none = lag(scenario.fraud)
 
-    assert 0 == part.exit_code and "you are not allowed to use it" in part.error and scene.billing in part.out
+    assert 0 == part.exit_code and "you are not allowed to use it" in part.error and scenario.billing in part.out
     assert (1, "") == (none.exit_code, none.out)
     assert "you are not allowed to use it" in none.error
 
 
 def test_what_is_kept_is_the_whole_cluster_and_is_drawn_with_our_own_resets(
-    client: Client, lag: Command, scene: Scene, tmp_path: Path
+    client: Client, lag: Command, scenario: LagScenario, tmp_path: Path
 ) -> None:
     nothing = lag("--plot", str(tmp_path / "lag.svg"), "--history", str(tmp_path / "none.sqlite"))
     assert 1 == nothing.exit_code and "There is no history" in nothing.error
     kept = str(tmp_path / "h.sqlite")
-    assert 0 == lag(scene.billing, "--keep", "--history", kept).exit_code
+    assert 0 == lag(scenario.billing, "--keep", "--history", kept).exit_code
     now_ms = time.time_ns() // 1_000_000
     change = Change(
-        id=new_change_id(now_ms), at_ms=now_ms, cluster_id=client.metadata([]).cluster_id, name=scene.billing,
-        action="reset",
-        how="to earliest", reason="bad deploy", before={}, after={TopicPartition(scene.orders, 0): Committed(offset=0)},
+        id=new_change_id(now_ms), at_ms=now_ms, cluster_id=client.metadata([]).cluster_id, name=scenario.billing,
+        action="reset", how="to earliest", reason="bad deploy", before={},
+        after={TopicPartition(scenario.orders, 0): Committed(offset=0)},
     )  # fmt: skip
     journal = open_journal(client)
     journal.add(change)
     journal.set_state(change.id, "done")
-    with_history = lag(scene.billing, "--keep", "--history", kept, "--by", "group", "-o", "json").json
+    with_history = lag(scenario.billing, "--keep", "--history", kept, "--by", "group", "-o", "json").json
 
-    drawn = lag(scene.billing, scene.fraud, "--plot", str(tmp_path / "lag.svg"), "--history", kept)
-    painted = lag(scene.billing, "--plot", str(tmp_path / "lag.png"), "--history", kept)
+    drawn = lag(scenario.billing, scenario.fraud, "--plot", str(tmp_path / "lag.svg"), "--history", kept)
+    painted = lag(scenario.billing, "--plot", str(tmp_path / "lag.png"), "--history", kept)
 
     assert "UNKNOWN" == with_history[0]["verdict"] and "not enough samples" in with_history[0]["evidence"]
     assert 0 == drawn.exit_code, drawn.error
     assert f"Drew 2 groups over 2 samples into {tmp_path / 'lag.svg'}." in drawn.error
     picture = (tmp_path / "lag.svg").read_text()
-    for group in (scene.billing, scene.fraud):
+    for group in (scenario.billing, scenario.fraud):
         assert f'id="lag {group}"' in picture, "every group has its line"
     assert 1 == picture.count('id="change ') and "bad deploy" in picture, "our own reset is marked"
     assert 0 == painted.exit_code and (tmp_path / "lag.png").read_bytes().startswith(b"\x89PNG")
@@ -218,13 +221,15 @@ def test_without_matplotlib_a_plot_is_refused_with_what_to_install(
     assert not (tmp_path / "x.svg").exists()
 
 
-def test_the_history_of_the_cluster_is_used_without_being_named(lag: Command, client: Client, scene: Scene) -> None:
+def test_the_history_of_the_cluster_is_used_without_being_named(
+    lag: Command, client: Client, scenario: LagScenario
+) -> None:
     path = default_history_path(client.metadata([]).cluster_id)
     path.unlink(missing_ok=True)
     try:
-        assert [None] == [row["verdict"] for row in lag(scene.billing, "--by", "group", "-o", "json").json]
+        assert [None] == [row["verdict"] for row in lag(scenario.billing, "--by", "group", "-o", "json").json]
         lag("--keep")
-        assert [None] != [row["verdict"] for row in lag(scene.billing, "--by", "group", "-o", "json").json]
+        assert [None] != [row["verdict"] for row in lag(scenario.billing, "--by", "group", "-o", "json").json]
     finally:
         for one in path.parent.glob(f"{path.name}*"):
             one.unlink()
@@ -238,8 +243,8 @@ def _watch(broker: BrokerUnderTest, *arguments: str) -> "subprocess.Popen[bytes]
     )  # fmt: skip
 
 
-def test_a_program_may_watch_line_by_line_until_ctrl_c(broker: BrokerUnderTest, scene: Scene) -> None:
-    watching = _watch(broker, scene.billing, "--by", "group", "-o", "json")
+def test_a_program_may_watch_line_by_line_until_ctrl_c(broker: BrokerUnderTest, scenario: LagScenario) -> None:
+    watching = _watch(broker, scenario.billing, "--by", "group", "-o", "json")
     try:
         assert watching.stdout is not None
         first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
@@ -251,19 +256,19 @@ def test_a_program_may_watch_line_by_line_until_ctrl_c(broker: BrokerUnderTest, 
 
     assert (0, b"") == (watching.returncode, error), "Ctrl-C is how a watch ends, and no failure"
     assert first["at_ms"] < second["at_ms"]
-    assert [(scene.billing, 3)] == [(row["group"], row["lag"]) for row in second["rows"]]
+    assert [(scenario.billing, 3)] == [(row["group"], row["lag"]) for row in second["rows"]]
 
 
 def test_the_board_is_drawn_in_place_and_stays_behind_when_it_ends(our_broker: BrokerUnderTest) -> None:
     with Client(our_broker.bootstrap_servers) as client:
-        scene = Scene(our_broker, client)
+        scenario = LagScenario(our_broker, client)
     main, side = pty.openpty()
     environment = {
         **os.environ, "LOGMARK_BOOTSTRAP_SERVERS": our_broker.bootstrap_servers, "TERM": "xterm", "COLUMNS": "160",
         "LINES": "30",
     }  # fmt: skip
     watching = subprocess.Popen(
-        [LOGMARK, "lag", scene.billing, "--watch", "--every", "100ms"], stdout=side, stderr=side, env=environment
+        [LOGMARK, "lag", scenario.billing, "--watch", "--every", "100ms"], stdout=side, stderr=side, env=environment
     )
     os.close(side)
     seen = b""
@@ -289,7 +294,7 @@ def test_the_board_is_drawn_in_place_and_stays_behind_when_it_ends(our_broker: B
     entered, left = seen.partition(b"\x1b[?1049h")[2].split(b"\x1b[?1049l")
     assert b"\x1b[2J" not in entered.partition(b"LATELY")[2], "nothing is wiped between two drawings"
     assert b"\x1b[?25h" in seen, "the cursor is back"
-    for word in (scene.billing, "LATELY", "3 records behind in 1 group", "not enough samples"):
+    for word in (scenario.billing, "LATELY", "3 records behind in 1 group", "not enough samples"):
         assert word in left.decode(), "the last board stays in the terminal"
     assert b"Traceback" not in seen
 
@@ -298,19 +303,19 @@ def test_the_board_shows_the_worst_first_and_as_many_as_there_is_room_for(our_br
     from rich.console import Console
 
     with Client(our_broker.bootstrap_servers) as client, History(None) as history:
-        scene = Scene(our_broker, client)
+        scenario = LagScenario(our_broker, client)
         for second in range(0, 120, 30):
             at_ms = 1_700_000_000_000 + second * 1_000
-            history.add(take_sample(client, [scene.billing, scene.fraud], now_ms=lambda at_ms=at_ms: at_ms))  # type: ignore[misc]
-        sample = take_sample(client, [scene.billing, scene.fraud], now_ms=lambda: 1_700_000_120_000)
+            history.add(take_sample(client, [scenario.billing, scenario.fraud], now_ms=lambda at_ms=at_ms: at_ms))  # type: ignore[misc]
+        sample = take_sample(client, [scenario.billing, scenario.fraud], now_ms=lambda: 1_700_000_120_000)
         standing = build_lag_report(sample, history=history)
 
     console = Console(width=400, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(board(standing, {scene.billing: "▁█"}, rows_max=1, pause_s=2))
+    console.print(board(standing, {scenario.billing: "▁█"}, rows_max=1, pause_s=2))
     lines = console.export_text().splitlines()
 
     assert "4 records behind in 2 groups" in lines[0] and "every 2 s" in lines[0]
-    assert lines[2].startswith(scene.billing) and "▁█" in lines[2] and "STOPPED" in lines[2]
+    assert lines[2].startswith(scenario.billing) and "▁█" in lines[2] and "STOPPED" in lines[2]
     assert "never at this rate" in lines[2]
     assert "and 1 more" == lines[3]
 

@@ -44,10 +44,10 @@ def test_the_help_of_every_command_has_an_example(command: tuple[str, ...]) -> N
 def test_help_names_the_commands_in_the_order_of_a_first_minute() -> None:
     shown = run("--help").out
 
-    places = [
+    indexes = [
         shown.index(f"│ {name} ") for name in ("serve", "topics", "produce", "consume", "groups", "lag", "offsets")
     ]
-    assert sorted(places) == places
+    assert sorted(indexes) == indexes
 
 
 def test_the_version_is_told() -> None:
@@ -55,7 +55,7 @@ def test_the_version_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         (["--nonsense"], "No such option: --nonsense"),
         (["lag", "--nonsense"], "No such option: --nonsense"),
@@ -65,11 +65,11 @@ def test_the_version_is_told() -> None:
         (["offsets", "reset", "g", "--to-latest"], "--topic"),
     ],
 )
-def test_a_wrong_call_is_told_with_exit_code_2(arguments: list[str], sentence: str) -> None:
+def test_a_wrong_call_is_told_with_exit_code_2(arguments: list[str], message: str) -> None:
     refused = run(*arguments)
 
     assert 2 == refused.exit_code
-    assert sentence in refused.error
+    assert message in refused.error
     assert "--help" in refused.error
 
 
@@ -103,20 +103,20 @@ def test_a_broker_that_never_answers_is_given_up_within_ten_seconds(monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ("security.protocol=TLS", "security.protocol is TLS; it must be one of PLAINTEXT"),
         ("security.protcol=SSL", "security.protcol is not known"),
     ],
 )
-def test_wrong_client_properties_are_an_error(tmp_path: Path, text: str, sentence: str) -> None:
+def test_wrong_client_properties_are_an_error(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(text)
 
     refused = run("lag", "--command-config", str(file))
 
     assert 1 == refused.exit_code
-    assert sentence in refused.error
+    assert message in refused.error
 
 
 def test_client_properties_that_are_not_there_are_an_error(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(our_broker: BrokerUnderTest) 
     assert (0, "") == (reader.returncode, error)
 
 
-@pytest.mark.parametrize(("answer", "exit_code", "place"), [(b"y\n", 0, 0), (b"n\n", 1, 1), (b"\n", 1, 1)])
+@pytest.mark.parametrize(("answer", "exit_code", "committed"), [(b"y\n", 0, 0), (b"n\n", 1, 1), (b"\n", 1, 1)])
 def test_a_reset_asks_in_a_terminal(
-    our_broker: BrokerUnderTest, logmark: Logmark, client: Client, answer: bytes, exit_code: int, place: int
+    our_broker: BrokerUnderTest, logmark: Logmark, client: Client, answer: bytes, exit_code: int, committed: int
 ) -> None:
     topic, group = our_broker.create_topic("orders"), our_broker.group("email")
     our_broker.produce(topic, ["a", "b"])
@@ -210,7 +210,7 @@ def test_a_reset_asks_in_a_terminal(
 
     plain = re.sub(rb"\x1b\[[\d;?]*[A-Za-z]", b"", shown)
     assert re.search(rb"COMMITTED +LAST PROCESSED.*\r\n.* 1 +0 ", plain)
-    assert place == client.committed(group)[TopicPartition(topic, 0)].offset
+    assert committed == client.committed(group)[TopicPartition(topic, 0)].offset
 
 
 def _read_until(terminal: int, wanted: bytes) -> bytes:

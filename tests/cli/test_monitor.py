@@ -21,7 +21,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "monitor.md"
 BEHIND = '[[alert]]\nname = "behind"\nwhen = "lag"\nover = 2\n'
 
 
-class Process:
+class MonitorProcess:
     """A monitor in a process of its own."""
 
     def __init__(self, servers: str, folder: Path, *args: str) -> None:
@@ -63,12 +63,12 @@ class Process:
 
 
 @pytest.fixture
-def start(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Callable[..., Process]]:
+def start(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Callable[..., MonitorProcess]]:
     """Starts a monitor of our broker."""
-    started: list[Process] = []
+    started: list[MonitorProcess] = []
 
-    def starting(*args: str) -> Process:
-        started.append(Process(our_broker.bootstrap_servers, tmp_path, *args))
+    def starting(*args: str) -> MonitorProcess:
+        started.append(MonitorProcess(our_broker.bootstrap_servers, tmp_path, *args))
         return started[-1]
 
     yield starting
@@ -86,7 +86,7 @@ def group(our_broker: BrokerUnderTest) -> str:
 
 
 def test_it_serves_metrics_writes_alerts_and_stops_cleanly(
-    start: Callable[..., Process], group: str, tmp_path: Path
+    start: Callable[..., MonitorProcess], group: str, tmp_path: Path
 ) -> None:
     (tmp_path / "alerts.toml").write_text(BEHIND)
     monitor = start("--alerts", str(tmp_path / "alerts.toml"), "--group", group)
@@ -105,7 +105,7 @@ def test_it_serves_metrics_writes_alerts_and_stops_cleanly(
 
 def test_ctrl_c_is_a_clean_end_also_while_a_broker_does_not_answer(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monitor = Process(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path)
+        monitor = MonitorProcess(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path)
         try:
             silent.settimeout(60)
             connection, _ = silent.accept()
@@ -154,7 +154,7 @@ def test_a_cluster_that_is_not_there_is_an_error_within_ten_seconds(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("args", "sentence"),
+    ("args", "message"),
     [
         (("--families", "kafka-exporter"), "There are no metrics called kafka-exporter. Did you mean kafka_exporter?"),
         (("--interval", "0.1s"), "An interval of 0.1s would only keep the brokers busy: write 1s or more."),
@@ -162,11 +162,11 @@ def test_a_cluster_that_is_not_there_is_an_error_within_ten_seconds(tmp_path: Pa
         (("--alerts", "/no/such.toml"), "The alerts in /no/such.toml cannot be read"),
     ],
 )
-def test_a_mistake_is_an_error(logmark: Logmark, args: tuple[str, ...], sentence: str) -> None:
+def test_a_mistake_is_an_error(logmark: Logmark, args: tuple[str, ...], message: str) -> None:
     ran = logmark("monitor", *args)
 
     assert (2, "") == (ran.exit_code, ran.out)
-    assert sentence in ran.error
+    assert message in ran.error
 
 
 def test_a_file_of_alerts_can_be_checked_without_a_cluster(tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from logmark.offsets.reset.targets import ToEarliest
 from logmark.offsets.spark_checkpoints.folder import LocalFolder
 from logmark.offsets.spark_checkpoints.rewind import apply_rewind, plan_rewind
 from logmark.offsets.spark_checkpoints.sinks import parse_sink
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness import shared
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.offsets.spark_checkpoints.checkpoint_builder import FIRST_MS, QUERY, Made, ends, kafka
+from tests.offsets.spark_checkpoints.checkpoint_builder import FIRST_MS, QUERY, CheckpointBuilder, ends, kafka
 
 HOUR_MS = 3_600_000
 
@@ -38,27 +38,27 @@ class Query:
         now_ms = time.time_ns() // 1_000_000
         broker.produce(self.topic, map(str, range(12)), timestamp_ms=now_ms - HOUR_MS)
         broker.produce(self.topic, "abc", partition=1, timestamp_ms=now_ms - HOUR_MS)
-        self.made = Made(folder / "checkpoint", first={self.topic: {0: 0, 1: 0}})
-        self.made.batches(self.ends(4, 1), self.ends(10, 3))
+        self.builder = CheckpointBuilder(folder / "checkpoint", first={self.topic: {0: 0, 1: 0}})
+        self.builder.batches(self.ends(4, 1), self.ends(10, 3))
 
     def ends(self, *offsets: int) -> dict[str, dict[int, int]]:
         return {self.topic: dict(enumerate(offsets))}
 
-    def logmark(self, *arguments: str) -> Ran:
+    def logmark(self, *arguments: str) -> CommandResult:
         return run(*arguments, servers=self.broker.bootstrap_servers)
 
-    def spark(self, *arguments: str) -> Ran:
-        return self.logmark("offsets", "spark", str(self.made.path), *arguments)
+    def spark(self, *arguments: str) -> CommandResult:
+        return self.logmark("offsets", "spark", str(self.builder.path), *arguments)
 
-    def moved(self, *arguments: str) -> Ran:
+    def moved(self, *arguments: str) -> CommandResult:
         done = self.spark(*arguments, "--sink", "foreachBatch", "--yes")
         assert 0 == done.exit_code, done.error
         return done
 
     @property
-    def stands(self) -> list[int]:
-        places = self.spark("--no-lag", "--output", "json").json["partitions"]
-        return [place["committed"] for place in places]
+    def committed(self) -> list[int]:
+        rows = self.spark("--no-lag", "--output", "json").json["partitions"]
+        return [row["committed"] for row in rows]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_checkpoint_is_shown_with_its_offsets_its_lag_and_its_batches(query: Q
     shown = query.spark()
 
     assert 0 == shown.exit_code, shown.error
-    assert f"Query {QUERY}, checkpoint {query.made.path}" == shown.lines[0]
+    assert f"Query {QUERY}, checkpoint {query.builder.path}" == shown.lines[0]
     words = [" ".join(line) for line in shown.words]
     assert f"{query.topic} 0 10 9 0 12 2 1 h (record)" == words[2]
     assert f"{query.topic} 1 3 2 0 3 0 0 s" == words[3]
@@ -91,7 +91,7 @@ def test_a_checkpoint_is_shown_with_its_offsets_its_lag_and_its_batches(query: Q
 
 
 def test_programs_get_everything(query: Query) -> None:
-    query.made.plan(2, kafka(query.ends(12, 3)), batchWatermarkMs=1_700_000_000_000)
+    query.builder.plan(2, kafka(query.ends(12, 3)), batchWatermarkMs=1_700_000_000_000)
 
     found = query.spark("--output", "json", "--batches", "2").json
 
@@ -117,16 +117,16 @@ def test_programs_get_everything(query: Query) -> None:
 
 
 def test_a_checkpoint_is_shown_without_any_cluster(tmp_path: Path) -> None:
-    made = Made(tmp_path / "checkpoint").batches(ends([4, 1]))
+    builder = CheckpointBuilder(tmp_path / "checkpoint").batches(ends([4, 1]))
 
-    shown = run("offsets", "spark", str(made.path), "--no-lag", servers="127.0.0.1:1")
+    shown = run("offsets", "spark", str(builder.path), "--no-lag", servers="127.0.0.1:1")
 
     assert 0 == shown.exit_code, shown.error
     assert "clicks 0 4 3 - - - -" == " ".join(shown.words[2])
 
 
 def test_what_a_cluster_lacks_and_what_is_new_is_said(query: Query) -> None:
-    query.made.batches({query.topic: {0: 12}, "elsewhere": {0: 7}}, start=2)
+    query.builder.batches({query.topic: {0: 12}, "elsewhere": {0: 7}}, start=2)
 
     shown = query.spark()
 
@@ -138,25 +138,25 @@ def test_what_a_cluster_lacks_and_what_is_new_is_said(query: Query) -> None:
 def test_a_query_is_moved_after_a_plan_and_back_by_undo(query: Query) -> None:
     moved = query.moved("--to-offset", "4", "--topic", f"{query.topic}:0", "--reason", "bad parser")
 
-    assert f"Plan for the query of {query.made.path}, to offset 4:" == moved.lines[0]
+    assert f"Plan for the query of {query.builder.path}, to offset 4:" == moved.lines[0]
     assert f"{query.topic} 0 10 9 4 6 0 8" in " ".join(moved.words[2])
     assert moved.lines[3].startswith("In total: 6 records to read again, 0 records skipped")
     assert "Batch 2 will be added behind batch 1; it reads nothing, and no other file is changed." == moved.lines[4]
     assert "Done: batch 2 was added, and the query continues from there when it is started." in moved.error
-    assert [4, 3] == query.stands
+    assert [4, 3] == query.committed
     id = moved.error.split()[-1]
     assert f"added by change {id}" in query.spark().out
 
-    (change,) = query.logmark("offsets", "history", str(query.made.path), "--output", "json").json
+    (change,) = query.logmark("offsets", "history", str(query.builder.path), "--output", "json").json
     assert (id, "checkpoint", "rewind", "done", "bad parser") == tuple(
         change[name] for name in ("id", "subject", "action", "state", "reason")
     )
     assert "batch    2" in query.logmark("offsets", "show", id).out
 
     undone = query.logmark("offsets", "undo", id, "--yes")
-    assert (0, [10, 3]) == (undone.exit_code, query.stands), undone.error
-    assert f"Plan for the query of {query.made.path}, undo of {id} (rewind to offset 4):" == undone.lines[0]
-    history = query.logmark("offsets", "history", str(query.made.path), "--output", "json").json
+    assert (0, [10, 3]) == (undone.exit_code, query.committed), undone.error
+    assert f"Plan for the query of {query.builder.path}, undo of {id} (rewind to offset 4):" == undone.lines[0]
+    history = query.logmark("offsets", "history", str(query.builder.path), "--output", "json").json
     assert [("rewind", "undone"), ("undo", "done")] == [(one["action"], one["state"]) for one in history]
     again = query.logmark("offsets", "undo", id, "--yes")
     assert (1, True) == (again.exit_code, f"The change {id} is undone already" in again.error)
@@ -164,21 +164,21 @@ def test_a_query_is_moved_after_a_plan_and_back_by_undo(query: Query) -> None:
 
 def test_a_checkpoint_elsewhere_is_moved_and_undone_like_one_here(ours: Query) -> None:
     files = fsspec.filesystem("memory")
-    files.put(str(ours.made.path), "/bucket/cp", recursive=True)
+    files.put(str(ours.builder.path), "/bucket/cp", recursive=True)
     where = "memory://bucket/cp"
 
-    def stands() -> list[int]:
+    def committed() -> list[int]:
         return [one["committed"] for one in run("offsets", "spark", where, "--no-lag", "-o", "json").json["partitions"]]
 
     moved = ours.logmark("offsets", "spark", where, "--to-earliest", "--sink", "kafka", "--i-stopped-it", "--yes")
-    assert (0, [0, 0]) == (moved.exit_code, stands()), moved.error
+    assert (0, [0, 0]) == (moved.exit_code, committed()), moved.error
     undone = ours.logmark("offsets", "undo", moved.error.split()[-1], "--yes")
-    assert (0, [10, 3]) == (undone.exit_code, stands()), undone.error
+    assert (0, [10, 3]) == (undone.exit_code, committed()), undone.error
     files.rm("/bucket", recursive=True)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stands"),
+    ("arguments", "committed"),
     [
         (["--to-earliest"], [0, 0]),
         (["--to-latest"], [12, 3]),
@@ -190,14 +190,14 @@ def test_a_checkpoint_elsewhere_is_moved_and_undone_like_one_here(ours: Query) -
         (["--to-offset", "11", "--clamp"], [11, 3]),
     ],
 )
-def test_every_target_moves_the_query(ours: Query, arguments: list[str], stands: list[int]) -> None:
+def test_every_target_moves_the_query(ours: Query, arguments: list[str], committed: list[int]) -> None:
     ours.moved(*arguments)
 
-    assert stands == ours.stands
+    assert committed == ours.committed
 
 
 def test_a_dry_run_and_a_question_that_nobody_answers_change_nothing(query: Query) -> None:
-    before = query.made.files()
+    before = query.builder.files()
 
     dry = query.spark("--to-earliest", "--sink", "kafka", "--dry-run", "--output", "json")
     unasked = query.spark("--to-earliest", "--sink", "kafka")
@@ -208,7 +208,7 @@ def test_a_dry_run_and_a_question_that_nobody_answers_change_nothing(query: Quer
         [move["to"] for move in dry.json["moves"]],
     )  # fmt: skip
     assert (2, True) == (unasked.exit_code, "there is no terminal to ask in. Add --yes" in unasked.error)
-    assert before == query.made.files()
+    assert before == query.builder.files()
 
 
 def test_programs_get_the_change(ours: Query) -> None:
@@ -224,7 +224,7 @@ def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "sentence"),
+    ("arguments", "exit_code", "message"),
     [
         (["--to-earliest"], 2, "say it with --sink: a kind (foreachBatch, foreach, kafka, delta"),
         (["--to-earliest", "--sink", "parquet"], 1, "manifest of a file sink needs every batch"),
@@ -241,20 +241,20 @@ def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
     ],
 )
 def test_what_is_wrong_is_an_error_and_nothing_is_changed(
-    ours: Query, arguments: list[str], exit_code: int, sentence: str
+    ours: Query, arguments: list[str], exit_code: int, message: str
 ) -> None:
-    before = ours.made.files()
+    before = ours.builder.files()
 
     refused = ours.spark(*arguments, "--yes")
 
-    assert (exit_code, True) == (refused.exit_code, sentence in refused.error), refused.error
-    assert before == ours.made.files()
+    assert (exit_code, True) == (refused.exit_code, message in refused.error), refused.error
+    assert before == ours.builder.files()
 
 
 def test_a_cluster_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    made = Made(tmp_path / "checkpoint").batches(ends([4, 1]))
+    builder = CheckpointBuilder(tmp_path / "checkpoint").batches(ends([4, 1]))
 
-    refused = run("offsets", "spark", str(made.path), servers="127.0.0.1:1")
+    refused = run("offsets", "spark", str(builder.path), servers="127.0.0.1:1")
 
     assert 1 == refused.exit_code
     assert "127.0.0.1:1" in refused.error
@@ -271,7 +271,7 @@ def test_missing_rights_are_left_out_or_are_errors_and_change_nothing(tmp_path: 
     )
     broker = BrokerUnderTest("kafka", node.bootstrap_servers, node)
     query = Query(broker, tmp_path)
-    before = query.made.files()
+    before = query.builder.files()
 
     def rule(operation: AclOperation, kind: AclPermissionType) -> None:
         one = AclBinding(
@@ -296,7 +296,7 @@ def test_missing_rights_are_left_out_or_are_errors_and_change_nothing(tmp_path: 
     for arguments in (["--to-earliest", "--sink", "noop"], ["--to-group", broker.group("clicks")]):
         refused = query.spark(*arguments, "--yes")
         assert (1, True) == (refused.exit_code, f"not allowed to see topic {query.topic}" in refused.error)
-    assert before == query.made.files()
+    assert before == query.builder.files()
     broker.close()
 
 
@@ -306,7 +306,7 @@ def test_a_group_is_seeded_from_a_checkpoint_and_given_back_what_it_had(query: Q
     seeded = query.spark("--to-group", group, "--yes")
 
     assert 0 == seeded.exit_code, seeded.error
-    assert f"Plan for group {group} (a new group), to the offsets of the checkpoint {query.made.path}:" in seeded.out
+    assert f"Plan for group {group} (a new group), to the offsets of the checkpoint {query.builder.path}:" in seeded.out
     assert {(query.topic, 0): 10, (query.topic, 1): 3} == query.broker.committed(group)
     (change,) = query.logmark("offsets", "history", group, "--output", "json").json
     assert ("group", "seed") == (change["subject"], change["action"])
@@ -316,8 +316,8 @@ def test_a_group_is_seeded_from_a_checkpoint_and_given_back_what_it_had(query: Q
 
 
 def test_a_group_gets_what_is_new_to_the_query_from_its_start_and_is_told_what_to_expect(ours: Query) -> None:
-    ours.made.batches({ours.topic: {1: 2}}, start=2).plan(3, kafka({ours.topic: {1: 3}}))
-    ours.made.write("state/0/0/1.delta", b"", 0)
+    ours.builder.batches({ours.topic: {1: 2}}, start=2).plan(3, kafka({ours.topic: {1: 3}}))
+    ours.builder.write("state/0/0/1.delta", b"", 0)
     group = ours.broker.group("clicks")
 
     seeded = ours.spark("--to-group", group, "--yes")
@@ -329,19 +329,19 @@ def test_a_group_gets_what_is_new_to_the_query_from_its_start_and_is_told_what_t
 
 
 @pytest.mark.parametrize(
-    ("lines", "sentence"),
+    ("lines", "message"),
     [
         (["same", "same"], "reads the same partitions in several sources"),
         (["same", '{"logOffset":3}'], "reads other sources beside Kafka"),
     ],
 )
-def test_a_group_cannot_have_the_offsets_of_mixed_sources(ours: Query, lines: list[str], sentence: str) -> None:
+def test_a_group_cannot_have_the_offsets_of_mixed_sources(ours: Query, lines: list[str], message: str) -> None:
     same = kafka(ours.ends(10, 3))
-    ours.made.plan(2, *(same if line == "same" else line for line in lines)).commit(2)
+    ours.builder.plan(2, *(same if line == "same" else line for line in lines)).commit(2)
 
     refused = ours.spark("--to-group", ours.broker.group("clicks"), "--yes")
 
-    assert (1, True) == (refused.exit_code, sentence in refused.error), refused.error
+    assert (1, True) == (refused.exit_code, message in refused.error), refused.error
     assert {} == ours.broker.committed(ours.broker.group("clicks"))
 
 
@@ -349,7 +349,7 @@ class Killed(BaseException):
     """What the rest of a program never sees."""
 
 
-class Interrupted(LocalFolder):
+class InterruptedFolder(LocalFolder):
     """A folder whose program is killed before it writes a commit, or anything."""
 
     def __init__(self, path: Path, *, before: str) -> None:
@@ -364,7 +364,7 @@ class Interrupted(LocalFolder):
 
 def interrupt(query: Query, *, before: str) -> str:
     """Begins to move the query to its beginning, is killed on the way, and returns the change's id."""
-    folder = Interrupted(query.made.path, before=before)
+    folder = InterruptedFolder(query.builder.path, before=before)
     with Client(query.broker.bootstrap_servers) as client:
         journal = open_journal(client)
         rewind = plan_rewind(client, folder, ToEarliest(), sink=parse_sink("noop"), now_ms=FIRST_MS + HOUR_MS)
@@ -375,15 +375,15 @@ def interrupt(query: Query, *, before: str) -> str:
 
 def test_a_move_that_was_killed_is_pending_and_is_finished_by_its_id(query: Query) -> None:
     id = interrupt(query, before="commits")
-    assert [10, 3] == query.stands
-    assert f"{id} was interrupted" in query.logmark("offsets", "history", str(query.made.path)).error
+    assert [10, 3] == query.committed
+    assert f"{id} was interrupted" in query.logmark("offsets", "history", str(query.builder.path)).error
     assert "was interrupted" in query.spark("--to-latest", "--sink", "noop", "--yes").error
 
     unasked = query.logmark("offsets", "finish", id)
-    assert (2, [10, 3]) == (unasked.exit_code, query.stands)
+    assert (2, [10, 3]) == (unasked.exit_code, query.committed)
     done = query.logmark("offsets", "finish", id, "--yes")
 
-    assert (0, [0, 0]) == (done.exit_code, query.stands), done.error
+    assert (0, [0, 0]) == (done.exit_code, query.committed), done.error
     assert 1 == query.logmark("offsets", "finish", id, "--yes").exit_code
 
 
@@ -393,15 +393,15 @@ def test_a_move_that_was_killed_is_undone_or_found_to_have_done_nothing(
     ours: Query, before: str, exit_code: int, verb: str
 ) -> None:
     id = interrupt(ours, before=before)
-    files = ours.made.files()
+    files = ours.builder.files()
 
     done = ours.logmark("offsets", verb, id, "--yes")
 
     assert exit_code == done.exit_code, done.error
-    assert ([0, 0] if (verb, before) == ("finish", "commits") else [10, 3]) == ours.stands
+    assert ([0, 0] if (verb, before) == ("finish", "commits") else [10, 3]) == ours.committed
     if before == "offsets":
         assert "was interrupted before it changed anything" in done.error
-        assert files == ours.made.files()
+        assert files == ours.builder.files()
 
 
 def test_the_python_api_takes_a_move_back_as_well(ours: Query) -> None:
@@ -411,4 +411,4 @@ def test_the_python_api_takes_a_move_back_as_well(ours: Query) -> None:
         applied = undo_change(client, id)
 
     assert applied is not None
-    assert (id, [10, 3]) == (applied.change.undoes, ours.stands)
+    assert (id, [10, 3]) == (applied.change.undoes, ours.committed)

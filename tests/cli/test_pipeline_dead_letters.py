@@ -12,7 +12,7 @@ from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.pipeline import Pipeline
 from logmark.spark.pipelines.query import Brokers
 from tests.cli.conftest import run
-from tests.cli.test_replay_dead_letters import write_letters
+from tests.cli.test_replay_dead_letters import write_dead_letters
 from tests.harness.brokers import BrokerUnderTest
 
 
@@ -20,9 +20,9 @@ def test_the_newest_dead_letters_of_a_pipeline_are_listed_and_all_are_counted(
     broker: BrokerUnderTest, tmp_path: Path
 ) -> None:
     dead = broker.create_topic("dead", 1, {"retention.ms": "-1"})
-    write_letters(broker, dead, "clicks", range(3))
-    write_letters(broker, dead, "clicks", range(90, 190), pipeline="fraud")
-    write_letters(broker, dead, "clicks", range(2))
+    write_dead_letters(broker, dead, "clicks", range(3))
+    write_dead_letters(broker, dead, "clicks", range(90, 190), pipeline="fraud")
+    write_dead_letters(broker, dead, "clicks", range(2))
     Home(tmp_path, "billing").save(PipelineRecord(bootstrap_servers=broker.bootstrap_servers, dead_letters=dead))
     here = ["--home", str(tmp_path)]
 

@@ -34,7 +34,7 @@ def worker(name: str = "billing", status: RunStatus = STATUS) -> Any:
     return SimpleNamespace(name=name, job=job, status=status)
 
 
-class Broker:
+class FakeClient:
     """A client of a cluster in which a group is 5 records behind."""
 
     def __init__(self) -> None:
@@ -45,12 +45,12 @@ class Broker:
             raise BrokerUnreachable("Nobody answers.")
         return {P0: Committed(offset=10), P1: Committed(offset=20)} if group == "billing" else {}
 
-    def latest(self, places: Any) -> dict[TopicPartition, int]:
+    def latest(self, partitions: Any) -> dict[TopicPartition, int]:
         return {P0: 15, P1: 20}
 
 
 def test_the_lag_of_a_group_is_asked_for_and_unknown_where_nobody_can_tell() -> None:
-    broker = Broker()
+    broker = FakeClient()
     lags = GroupLags({"kafka:9092": broker})  # type: ignore[dict-item]
     workers = [worker("billing"), worker("fraud")]
 
@@ -78,7 +78,7 @@ def test_the_last_batch_is_told_with_its_size_and_age() -> None:
 
 
 def test_lines_tell_of_batches_and_of_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    with show_lines({"kafka:9092": Broker()}) as (watch, tell):  # type: ignore[dict-item]
+    with show_lines({"kafka:9092": FakeClient()}) as (watch, tell):  # type: ignore[dict-item]
         watch([worker()])
         watch([worker()])
         tell("billing: version 1 runs as group billing")
@@ -100,7 +100,7 @@ def test_each_pipeline_has_one_bar_however_often_it_is_looked_at(monkeypatch: py
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr("logmark.cli.pipelines.run_display._MEASURE_EVERY_S", 0)
-    with show_bars({"kafka:9092": Broker()}) as (watch, tell):  # type: ignore[dict-item]
+    with show_bars({"kafka:9092": FakeClient()}) as (watch, tell):  # type: ignore[dict-item]
         for _ in range(3):
             watch([worker("billing"), worker("fraud")])
         tell("billing: version 1 runs as group billing")

@@ -81,7 +81,7 @@ def test_a_record_that_is_too_large_is_refused_with_the_reason(our_broker: Broke
 
 
 @pytest.mark.parametrize(
-    ("place", "expected"),
+    ("start", "expected"),
     [
         ("earliest", ["0", "1", "2", "3"]),
         ("0", ["0", "1", "2", "3"]),
@@ -96,13 +96,13 @@ def test_a_record_that_is_too_large_is_refused_with_the_reason(our_broker: Broke
     ],
 )
 def test_reading_begins_where_it_is_told(
-    our_broker: BrokerUnderTest, logmark: Logmark, place: str, expected: list[str]
+    our_broker: BrokerUnderTest, logmark: Logmark, start: str, expected: list[str]
 ) -> None:
     topic = our_broker.create_topic("clicks", config={"retention.ms": "-1"})
     for second in range(4):
         our_broker.produce(topic, [str(second)], timestamp_ms=1_709_640_000_000 + second * 1000)
 
-    done = logmark("consume", topic, "--from", place)
+    done = logmark("consume", topic, "--from", start)
 
     assert (0, expected) == (done.exit_code, done.lines)
 
@@ -161,7 +161,7 @@ def test_a_group_may_read_one_partition_only(our_broker: BrokerUnderTest, logmar
     our_broker.produce(topic, ["a", "b"], partition=1)
 
     assert ["b"] == logmark("consume", topic, "--group", group, "--partition", "1", "--from", "-1").lines
-    assert {TopicPartition(topic, 1): 2} == {one: place.offset for one, place in client.committed(group).items()}
+    assert {TopicPartition(topic, 1): 2} == {one: stored.offset for one, stored in client.committed(group).items()}
 
 
 def test_reading_without_a_group_leaves_no_trace(our_broker: BrokerUnderTest, logmark: Logmark, client: Client) -> None:

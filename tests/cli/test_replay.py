@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness import shared
 from tests.harness.brokers import BrokerUnderTest, read, values_of
 from tests.harness.node import wait_until
@@ -32,7 +32,7 @@ from tests.harness.searches import seed
 
 NOW = 1_700_000_000_000
 FOREVER = {"retention.ms": "-1"}
-Command = Callable[..., Ran]
+Command = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_missing_rights_are_errors_and_a_run_that_lacked_them_resumes(state: Pat
     orders, sandbox = broker.create_topic("orders"), broker.create_topic("sandbox")
     broker.produce(orders, ["v"] * 3)
 
-    def replay() -> Ran:
+    def replay() -> CommandResult:
         return run("replay", orders, "--to-topic", sandbox, "--yes", servers=broker.bootstrap_servers)
 
     # A controller's answer is a moment ahead of what its brokers know.

@@ -9,12 +9,12 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.dead_letters.dead_letter import Headers, dead_letter_for_record, dead_letter_headers
 from logmark.wire import batches
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.sink_rows import rows
 
 FOREVER = {"retention.ms": "-1"}
-Command = Callable[..., Ran]
+Command = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def replay(broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return lambda *arguments: run("replay", *arguments, servers=broker.bootstrap_servers)
 
 
-def write_letters(
+def write_dead_letters(
     broker: BrokerUnderTest, dead: str, topic: str, numbers: range, pipeline: str = "billing", headers: Headers = ()
 ) -> None:
     """A letter for each number, about a record of partition 1 with these headers."""
-    letters = [
+    dead_letters = [
         dead_letter_for_record(
             TopicPartition(topic, 1), number, 1_700_000_000_000 + number, b"k%d" % number, b"v%d" % number,
             [(b"own", b"x"), *headers], error="bad", pipeline=pipeline,
@@ -35,9 +35,9 @@ def write_letters(
         for number in numbers
     ]  # fmt: skip
     batch = batches.build(
-        [(one.dead_letter_key.encode(), one.value) for one in letters],
+        [(one.dead_letter_key.encode(), one.value) for one in dead_letters],
         timestamp_ms=1_700_000_100_000,
-        headers=[dead_letter_headers(one) for one in letters],
+        headers=[dead_letter_headers(one) for one in dead_letters],
     )
     with Client(broker.bootstrap_servers) as client:
         client.produce(TopicPartition(dead, 0), batch)
@@ -47,13 +47,13 @@ def test_dead_letters_go_back_as_the_records_that_they_were_and_only_those_that_
     broker: BrokerUnderTest, replay: Command
 ) -> None:
     clicks, dead = broker.create_topic("clicks", 2, FOREVER), broker.create_topic("dead", 1, FOREVER)
-    write_letters(broker, dead, clicks, range(3))
-    write_letters(broker, dead, clicks, range(2))  # at least once
+    write_dead_letters(broker, dead, clicks, range(3))
+    write_dead_letters(broker, dead, clicks, range(2))  # at least once
     unsent = [dead, "--to-original", "--from", "unsent", "--yes"]
 
     dry = replay(dead, "--to-original", "--dry-run")
     first, nothing = replay(*unsent), replay(*unsent)
-    write_letters(broker, dead, clicks, range(7, 9))
+    write_dead_letters(broker, dead, clicks, range(7, 9))
     again = replay(*unsent)
     warned = replay(dead, "--to-original", "--dry-run")
 
@@ -79,7 +79,7 @@ def test_a_record_that_was_refused_again_goes_back_again_and_its_dead_letters_co
     broker: BrokerUnderTest, replay: Command
 ) -> None:
     clicks, dead = broker.create_topic("clicks", 2, FOREVER), broker.create_topic("dead", 1, FOREVER)
-    write_letters(broker, dead, clicks, range(1))
+    write_dead_letters(broker, dead, clicks, range(1))
     unsent = [dead, "--to-original", "--from", "unsent", "--yes"]
 
     for attempts in (1, 2, 3):
@@ -88,7 +88,7 @@ def test_a_record_that_was_refused_again_goes_back_again_and_its_dead_letters_co
         assert (b"v0", b"%d" % attempts) == (back["value"], dict(back["headers"])["logmark.letter.attempts"])
         assert f'["{clicks}",1,0]'.encode() == dict(back["headers"])["logmark.letter.origin"]
         headers = [(name.encode(), value) for name, value in back["headers"] if name != "own"]
-        write_letters(broker, dead, clicks, range(1), headers=headers)
+        write_dead_letters(broker, dead, clicks, range(1), headers=headers)
 
     assert 3 == len(rows(broker, clicks, 1))
 
@@ -98,8 +98,8 @@ def test_dead_letters_of_one_pipeline_can_go_to_a_topic_that_only_it_reads(
 ) -> None:
     clicks, dead = broker.create_topic("clicks", 2, FOREVER), broker.create_topic("dead", 1, FOREVER)
     retry = broker.create_topic("retry", 1, FOREVER)
-    write_letters(broker, dead, clicks, range(2))
-    write_letters(broker, dead, clicks, range(2, 5), pipeline="fraud")
+    write_dead_letters(broker, dead, clicks, range(2))
+    write_dead_letters(broker, dead, clicks, range(2, 5), pipeline="fraud")
     broker.produce(dead, ["no letter"])
 
     done = replay(dead, "--to-topic", retry, "--restore", "--pipeline", "fraud", "--yes")

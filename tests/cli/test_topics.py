@@ -74,7 +74,7 @@ def test_an_illegal_name_is_refused_with_what_is_legal(logmark: Logmark, name: s
 
 
 @pytest.mark.parametrize(
-    ("config", "exit_code", "sentence"),
+    ("config", "exit_code", "message"),
     [
         ("no.such.setting=1", 1, "Unknown topic config name: no.such.setting"),
         ("retention.ms=soon", 1, "retention.ms"),
@@ -82,14 +82,14 @@ def test_an_illegal_name_is_refused_with_what_is_legal(logmark: Logmark, name: s
     ],
 )
 def test_a_wrong_setting_is_refused_and_creates_nothing(
-    our_broker: BrokerUnderTest, logmark: Logmark, config: str, exit_code: int, sentence: str
+    our_broker: BrokerUnderTest, logmark: Logmark, config: str, exit_code: int, message: str
 ) -> None:
     topic = our_broker.unique("orders")
 
     refused = logmark("topics", "create", topic, "--config", config)
 
     assert exit_code == refused.exit_code
-    assert sentence in refused.error
+    assert message in refused.error
     assert topic not in logmark("topics", "list").out
 
 

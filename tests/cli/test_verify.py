@@ -56,7 +56,7 @@ def folder(data: Path) -> Path:
     return data / f"{TOPIC}-0"
 
 
-def places(log: Path) -> list[int]:
+def batch_positions(log: Path) -> list[int]:
     """Where each batch begins, and the end of the file."""
     content, found = log.read_bytes(), [0]
     while found[-1] < len(content):
@@ -233,7 +233,7 @@ def test_programs_get_the_fields_of_a_verification_in_their_order(data: Path) ->
 def in_batch(number: int, at: int) -> Callable[[Path], None]:
     def damage(data: Path) -> None:
         log = folder(data) / LOG
-        flip(log, places(log)[number] + at)
+        flip(log, batch_positions(log)[number] + at)
 
     return damage
 
@@ -248,7 +248,7 @@ def test_a_flipped_byte_of_a_batch_is_found_where_it_is_and_repaired(data: Path,
     at = {**HEAD_FIELDS, **BODY_FIELDS}[field]
     in_batch(number, at)(data)
     log = folder(data) / LOG
-    position = places(folder(data) / LOG)[number] if field not in ("length",) else None
+    position = batch_positions(folder(data) / LOG)[number] if field not in ("length",) else None
 
     found = [one for one in findings(data) if one["kind"] in ("records", "head")]
 
@@ -313,7 +313,7 @@ def test_a_repair_asks_in_a_terminal_after_saying_what_is_lost(data: Path, answe
 
 def test_the_bytes_that_were_cut_out_are_kept(data: Path) -> None:
     log = folder(data) / LOG
-    begin, end = places(log)[3:5]
+    begin, end = batch_positions(log)[3:5]
     in_batch(3, 100)(data)
     damaged = log.read_bytes()[begin:end]
 
@@ -359,7 +359,7 @@ def test_a_missing_segment_is_found_and_made_a_gap(tmp_path: Path) -> None:
 
 def test_records_that_a_checkpoint_promises_and_the_log_lacks_are_found(data: Path) -> None:
     log = folder(data) / LOG
-    log.write_bytes(log.read_bytes()[: places(log)[-2]])
+    log.write_bytes(log.read_bytes()[: batch_positions(log)[-2]])
     for file in (INDEX, TIME_INDEX):
         (folder(data) / file).unlink()
 
@@ -488,8 +488,8 @@ def test_ids_and_settings_are_complete_or_a_person_is_told(data: Path, what: str
 
 def test_a_record_that_is_broken_under_a_right_checksum_is_found(data: Path) -> None:
     log = folder(data) / LOG
-    content, begin = bytearray(log.read_bytes()), places(log)[2]
-    end = places(log)[3]
+    content, begin = bytearray(log.read_bytes()), batch_positions(log)[2]
+    end = batch_positions(log)[3]
     content[begin + 61] ^= 0x02  # the length of the first record
     checksum = batches.columns.crc32c(content, begin + 21, end - begin - 21)
     struct.pack_into(">I", content, begin + 17, checksum)

@@ -50,7 +50,7 @@ def brokers(address: str, topics: Sequence[str] = ()) -> metadata.Response:
     )
 
 
-class Here:
+class AddressedReplies:
     """Replies that need the address of the scripted broker, which is known only when it runs."""
 
     def __init__(self) -> None:
@@ -132,14 +132,14 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LOADING, MOVED = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR
-PLACE = TopicPartition("t", 0)
+PARTITION = TopicPartition("t", 0)
 
 
 def test_a_broker_that_still_loads_is_asked_again() -> None:
-    here = Here()
+    replies = AddressedReplies()
     with (
-        scripted([KEYS, here.metadata(), groups("a", error=LOADING), groups("a", "b")]) as here.address,
-        Client(here.address) as client,
+        scripted([KEYS, replies.metadata(), groups("a", error=LOADING), groups("a", "b")]) as replies.address,
+        Client(replies.address) as client,
     ):
         listed, notes = client.try_list_groups()
 
@@ -147,10 +147,10 @@ def test_a_broker_that_still_loads_is_asked_again() -> None:
 
 
 def test_a_broker_that_loads_for_long_is_said_and_what_it_has_is_shown() -> None:
-    here = Here()
+    replies = AddressedReplies()
     with (
-        scripted([KEYS, here.metadata(), *[groups("a", error=LOADING)] * 3]) as here.address,
-        Client(here.address) as client,
+        scripted([KEYS, replies.metadata(), *[groups("a", error=LOADING)] * 3]) as replies.address,
+        Client(replies.address) as client,
     ):
         listed, notes = client.try_list_groups()
 
@@ -159,63 +159,69 @@ def test_a_broker_that_loads_for_long_is_said_and_what_it_has_is_shown() -> None
 
 
 def test_a_client_that_may_not_list_groups_gets_an_error() -> None:
-    here = Here()
+    replies = AddressedReplies()
     refused = groups(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    script = [KEYS, here.metadata(), refused]
+    script = [KEYS, replies.metadata(), refused]
     with (
-        scripted(script) as here.address,
-        Client(here.address) as client,
+        scripted(script) as replies.address,
+        Client(replies.address) as client,
         pytest.raises(RefusedByBroker, match="cannot be listed"),
     ):
         client.try_list_groups()
 
 
 def test_a_group_that_may_not_be_read_has_an_error_instead_of_offsets() -> None:
-    here = Here()
+    replies = AddressedReplies()
     denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
     script = [
-        KEYS, here.metadata(), here.coordinators("a", "b"), commits(("a", 0, 5), ("b", denied, 0)),
+        KEYS, replies.metadata(), replies.coordinators("a", "b"), commits(("a", 0, 5), ("b", denied, 0)),
     ]  # fmt: skip
-    with scripted(script) as here.address, Client(here.address) as client:
+    with scripted(script) as replies.address, Client(replies.address) as client:
         client.metadata([])
         found = client.try_committed_of(["a", "b"])
 
-    assert {PLACE: Committed(offset=5)} == found["a"]
+    assert {PARTITION: Committed(offset=5)} == found["a"]
     assert isinstance(found["b"], RefusedByBroker) and "you are not allowed to use it" in str(found["b"])
 
 
 def test_a_group_whose_coordinator_moved_is_asked_again_and_the_others_are_not() -> None:
-    here = Here()
+    replies = AddressedReplies()
     script = [
-        KEYS, here.metadata(), here.coordinators("a", "b"), commits(("a", 0, 5), ("b", MOVED, 0)),
-        here.coordinators("b"), commits(("b", 0, 7)),
+        KEYS, replies.metadata(), replies.coordinators("a", "b"), commits(("a", 0, 5), ("b", MOVED, 0)),
+        replies.coordinators("b"), commits(("b", 0, 7)),
     ]  # fmt: skip
-    with scripted(script) as here.address, Client(here.address) as client:
+    with scripted(script) as replies.address, Client(replies.address) as client:
         client.metadata([])
         found = client.try_committed_of(["a", "b"])
 
-    assert {"a": {PLACE: Committed(offset=5)}, "b": {PLACE: Committed(offset=7)}} == found
+    assert {"a": {PARTITION: Committed(offset=5)}, "b": {PARTITION: Committed(offset=7)}} == found
 
 
 def test_a_group_whose_coordinator_is_gone_is_asked_at_the_next_one() -> None:
-    here = Here()
+    replies = AddressedReplies()
     with unserved_address() as gone:
-        script = [KEYS, here.metadata(), here.coordinators("a", at=gone), here.coordinators("a"), commits(("a", 0, 5))]
-        with scripted(script) as here.address, Client(here.address, patience_s=0) as client:
+        script = [
+            KEYS,
+            replies.metadata(),
+            replies.coordinators("a", at=gone),
+            replies.coordinators("a"),
+            commits(("a", 0, 5)),
+        ]
+        with scripted(script) as replies.address, Client(replies.address, patience_s=0) as client:
             client.metadata([])
-            assert {"a": {PLACE: Committed(offset=5)}} == client.try_committed_of(["a"])
+            assert {"a": {PARTITION: Committed(offset=5)}} == client.try_committed_of(["a"])
 
 
 def test_what_was_on_its_way_when_a_connection_broke_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "GROUPS_MAX", 1)
-    here = Here()
-    first = [KEYS, here.metadata(), here.coordinators("a", "b", "c"), commits(("a", 0, 1)), lambda _: None]
+    replies = AddressedReplies()
+    first = [KEYS, replies.metadata(), replies.coordinators("a", "b", "c"), commits(("a", 0, 1)), lambda _: None]
     second = [KEYS, commits(("b", 0, 2)), commits(("c", 0, 3))]
-    with scripted(first, second) as here.address, Client(here.address) as client:
+    with scripted(first, second) as replies.address, Client(replies.address) as client:
         client.metadata([])
         found = client.try_committed_of(["a", "b", "c"])
 
-    assert {name: {PLACE: Committed(offset=offset)} for name, offset in (("a", 1), ("b", 2), ("c", 3))} == found
+    assert {name: {PARTITION: Committed(offset=offset)} for name, offset in (("a", 1), ("b", 2), ("c", 3))} == found
 
 
 def test_an_old_broker_is_asked_for_one_group_at_a_time() -> None:
@@ -225,41 +231,42 @@ def test_an_old_broker_is_asked_for_one_group_at_a_time() -> None:
         )
         return reply(offset_fetch, offset_fetch.Response(topics=[topic]), OLD)
 
-    here = Here()
+    replies = AddressedReplies()
     script = [
-        OLD_KEYS, here.metadata(highest=OLD), here.coordinator(), here.coordinator(), old_commits(5), old_commits(7),
+        OLD_KEYS, replies.metadata(highest=OLD), replies.coordinator(), replies.coordinator(), old_commits(5),
+        old_commits(7),
     ]  # fmt: skip
-    with scripted(script) as here.address, Client(here.address) as client:
+    with scripted(script) as replies.address, Client(replies.address) as client:
         client.metadata([])
         found = client.try_committed_of(["a", "b"])
 
-    assert {"a": {PLACE: Committed(offset=5)}, "b": {PLACE: Committed(offset=7)}} == found
+    assert {"a": {PARTITION: Committed(offset=5)}, "b": {PARTITION: Committed(offset=7)}} == found
 
 
 def test_a_leader_that_moved_is_looked_up_again() -> None:
-    here = Here()
+    replies = AddressedReplies()
     script = [
-        KEYS, here.metadata("t"), offsets(ErrorCode.NOT_LEADER_OR_FOLLOWER), here.metadata("t"), offsets(0, 42),
+        KEYS, replies.metadata("t"), offsets(ErrorCode.NOT_LEADER_OR_FOLLOWER), replies.metadata("t"), offsets(0, 42),
     ]  # fmt: skip
-    with scripted(script) as here.address, Client(here.address) as client:
-        assert {PLACE: (42, -1)} == client.try_offsets({PLACE: -1})
+    with scripted(script) as replies.address, Client(replies.address) as client:
+        assert {PARTITION: (42, -1)} == client.try_offsets({PARTITION: -1})
 
 
 def test_a_topic_that_may_not_be_seen_is_not_asked_for_again() -> None:
-    here = Here()
-    script = [KEYS, here.metadata("t"), offsets(ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
-    with scripted(script) as here.address, Client(here.address) as client:
-        found = client.try_offsets({PLACE: -1})[PLACE]
+    replies = AddressedReplies()
+    script = [KEYS, replies.metadata("t"), offsets(ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+    with scripted(script) as replies.address, Client(replies.address) as client:
+        found = client.try_offsets({PARTITION: -1})[PARTITION]
 
     assert isinstance(found, RefusedByBroker) and "you are not allowed to use this topic" in str(found)
 
 
 def test_every_request_is_counted() -> None:
-    here = Here()
+    replies = AddressedReplies()
     with (
-        scripted([KEYS, here.metadata("t"), offsets(0, 1), offsets(0, 1)]) as here.address,
-        Client(here.address) as client,
+        scripted([KEYS, replies.metadata("t"), offsets(0, 1), offsets(0, 1)]) as replies.address,
+        Client(replies.address) as client,
     ):
-        client.try_offsets({PLACE: -2})
-        client.try_offsets({PLACE: -1})
+        client.try_offsets({PARTITION: -2})
+        client.try_offsets({PARTITION: -1})
         assert 3 == client.requests_sent

@@ -76,7 +76,7 @@ def no_kafka(answer: bytes) -> Reply:
 
 
 @pytest.mark.parametrize(
-    ("answer", "sentence"),
+    ("answer", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "speaks TLS; set security.protocol"),
@@ -87,8 +87,8 @@ def no_kafka(answer: bytes) -> Reply:
         (struct.pack(">ii", 4, 77), "answered a request that was not asked"),
     ],
 )
-def test_what_is_no_broker_is_recognised_and_named(answer: bytes, sentence: str) -> None:
-    with scripted([no_kafka(answer)]) as address, pytest.raises(BrokerUnreachable, match=sentence):
+def test_what_is_no_broker_is_recognised_and_named(answer: bytes, message: str) -> None:
+    with scripted([no_kafka(answer)]) as address, pytest.raises(BrokerUnreachable, match=message):
         connect(address)
 
 

@@ -44,7 +44,7 @@ def test_a_password_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "sentence"),
+    ("properties", "message"),
     [
         ({"security.protocol": "TLS"}, "must be one of PLAINTEXT, SSL"),
         ({"security.protcol": "SSL"}, "security.protcol is not known"),
@@ -64,8 +64,8 @@ def test_a_password_is_not_shown() -> None:
         ),
     ],
 )
-def test_invalid_properties_are_refused_with_an_error(properties: dict[str, str], sentence: str) -> None:
-    with pytest.raises(BadProperties, match=sentence):
+def test_invalid_properties_are_refused_with_an_error(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(BadProperties, match=message):
         Security.of(properties)
 
 

@@ -37,7 +37,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("challenge", "sentence"),
+    ("challenge", "message"),
     [
         (CHALLENGE.replace(b"i=4096", b"i=1000000000"), "iterations"),
         (CHALLENGE.replace(b"i=4096", b"i=2000000"), "2000000 SCRAM iterations"),
@@ -50,6 +50,6 @@ def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
         (b"\xff\xff", "does not answer ours"),
     ],
 )
-def test_a_hostile_challenge_is_refused_before_any_work(challenge: bytes, sentence: str) -> None:
-    with pytest.raises(AuthenticationFailed, match=sentence):
+def test_a_hostile_challenge_is_refused_before_any_work(challenge: bytes, message: str) -> None:
+    with pytest.raises(AuthenticationFailed, match=message):
         an_exchange().final(challenge)

@@ -89,7 +89,7 @@ def run_ours(*args: str) -> ToolResult:
     return ToolResult(exit_code=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
-class Stage:
+class BothTools:
     """One broker with topics and groups, brought back to how it was before each tool changes it."""
 
     def __init__(self, broker: BrokerUnderTest, apache: JavaTools) -> None:
@@ -109,7 +109,7 @@ class Stage:
         self.half = broker.group("half")
         self.audit = broker.group("audit of everything")
         self.nobody = broker.group("nobody")
-        self._places: dict[str, Mapping[tuple[str, int], int | tuple[int, str]]] = {
+        self._committed: dict[str, Mapping[tuple[str, int], int | tuple[int, str]]] = {
             self.email: {(self.orders, 0): (4242, "kept"), (self.orders, 1): 7},
             self.half: {(self.orders, 0): 1500},
             self.audit: {(self.users, 0): 2, (self.orders, 1): 50},
@@ -119,8 +119,8 @@ class Stage:
     def restore(self) -> None:
         """Every group stands where it stood, and no other group is there."""
         listed = [group.group_id for group in self.broker.admin.list_consumer_groups().result(60).valid]
-        known = [group for group in listed if group not in self._places]
-        known += [group for group in self._places if group in listed and self._has_moved(group)]
+        known = [group for group in listed if group not in self._committed]
+        known += [group for group in self._committed if group in listed and self._has_moved(group)]
         for future in self.broker.admin.delete_consumer_groups(known).values() if known else ():
             try:
                 future.result(60)
@@ -128,21 +128,21 @@ class Stage:
                 # A group that was left without an offset is removed by the broker's own check, at any moment.
                 if failure.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                     raise
-        for group, places in self._places.items():
+        for group, offsets in self._committed.items():
             if group in known or group not in listed:
-                self.broker.commit(group, places)
+                self.broker.commit(group, offsets)
 
     def _has_moved(self, group: str) -> bool:
-        wanted = {one: to[0] if isinstance(to, tuple) else to for one, to in self._places[group].items()}
+        wanted = {one: to[0] if isinstance(to, tuple) else to for one, to in self._committed[group].items()}
         return self.broker.committed(group) != wanted
 
-    def places(self) -> dict[str, dict[tuple[str, int], int]]:
+    def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
         """Where every group stands that has an offset; the broker removes the others, at any moment."""
         listed = sorted(group.group_id for group in self.broker.admin.list_consumer_groups().result(60).valid)
         return {group: found for group in listed if (found := self.broker.committed(group))}
 
     def filled(self, text: str) -> str:
-        """A text with the names of this stage in it."""
+        """A text with the names of these topics and groups in it."""
         for name in ("orders", "users", "email", "half", "audit", "nobody"):
             text = text.replace(f"<{name}>", getattr(self, name))
         return text
@@ -155,20 +155,20 @@ class Stage:
         """What both tools print, which is the same, as is where both leave the groups."""
         given = ["--bootstrap-server", self.broker.bootstrap_servers, *(self.filled(one) for one in args)]
         theirs = of_apache(self.apache.run(CONSUMER_GROUPS, *given))
-        left_by_theirs = self.places() if changes else {}
+        left_by_theirs = self.committed_offsets() if changes else {}
         if changes:
             self.restore()
         ours = of_ours(run_ours(*given))
-        left_by_ours = self.places() if changes else {}
+        left_by_ours = self.committed_offsets() if changes else {}
         if changes:
             self.restore()
         if in_any_order:
             theirs, ours = theirs.in_any_order(), ours.in_any_order()
-        assert theirs == ours, f"Apache's tool:\n{_shown(theirs)}\nours:\n{_shown(ours)}"
+        assert theirs == ours, f"Apache's tool:\n{_format_printed(theirs)}\nours:\n{_format_printed(ours)}"
         assert left_by_theirs == left_by_ours
         return ours
 
 
-def _shown(printed: Printed) -> str:
+def _format_printed(printed: Printed) -> str:
     lines = [f"  out {line!r}" for line in printed.out] + [f"  err {line!r}" for line in printed.err]
     return "\n".join([f"  exit {printed.exit_code}", *lines])

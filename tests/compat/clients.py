@@ -37,13 +37,13 @@ class Confluent:
         told: list[int] = []
         errors: list[KafkaError] = []
 
-        def tell(error: KafkaError | None, message: Message) -> None:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
             told.append(message.offset()) if error is None else errors.append(error)
 
         producer = broker.producer(compression_type=codec, **config)
         for record in records:
             producer.produce(
-                topic, record.value, record.key, headers=list(record.headers), partition=0, on_delivery=tell
+                topic, record.value, record.key, headers=list(record.headers), partition=0, on_delivery=on_delivery
             )
         assert 0 == producer.flush(60)
         assert not errors, errors[0]

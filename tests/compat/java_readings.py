@@ -45,7 +45,7 @@ def _expression(apache: JavaTools) -> _Reader:
     compile = apache.jvm.com.google.re2j.Pattern.compile
 
     def theirs(word: str) -> object:
-        return _asked(lambda: compile(word) and None, lambda error: error.getDescription())
+        return _call_java(lambda: compile(word) and None, lambda error: error.getDescription())
 
     return lambda chance: _joined(chance, _EXPRESSION, 7), theirs, re2j_syntax.find_syntax_error
 
@@ -61,21 +61,21 @@ def _date(apache: JavaTools) -> _Reader:
         return "".join(text)
 
     def theirs(word: str) -> object:
-        return _asked(lambda: read(word), lambda error: error.toString())
+        return _call_java(lambda: read(word), lambda error: error.toString())
 
-    return word, theirs, lambda word: _told(java_times.parse_date, word)
+    return word, theirs, lambda word: _call_ours(java_times.parse_date, word)
 
 
 def _duration(apache: JavaTools) -> _Reader:
     read = apache.jvm.java.time.Duration.parse
 
     def theirs(word: str) -> object:
-        return _asked(lambda: read(word).toMillis(), lambda error: error.getMessage())
+        return _call_java(lambda: read(word).toMillis(), lambda error: error.getMessage())
 
     def word(chance: random.Random) -> str:
         return chance.choice(["", "P", "-P", "PT", "P1DT"]) + _joined(chance, _DURATION, 7)
 
-    return word, theirs, lambda word: _told(java_times.parse_duration, word)
+    return word, theirs, lambda word: _call_ours(java_times.parse_duration, word)
 
 
 def _lines(apache: JavaTools) -> list[_Reader]:
@@ -90,10 +90,10 @@ def _lines(apache: JavaTools) -> list[_Reader]:
                 found = reader.readValue(word)
                 return [getattr(found, f"get{column.capitalize()}")() for column in columns]
 
-            return _asked(fields, lambda error: error.toString())
+            return _call_java(fields, lambda error: error.toString())
 
         def ours(word: str) -> object:
-            row = _told(lambda line: plan_files.parse_record(line, columns), word)
+            row = _call_ours(lambda line: plan_files.parse_record(line, columns), word)
             if not isinstance(row, dict):
                 return row
             return [row.get(column, 0 if column in ("partition", "offset") else None) for column in columns]
@@ -112,14 +112,14 @@ def _joined(chance: random.Random, parts: Sequence[str], most: int) -> str:
     return "".join(chance.choice(parts) for _ in range(chance.randint(0, most)))
 
 
-def _asked(question: Callable[[], object], failure: Callable[[Any], object]) -> object:
+def _call_java(question: Callable[[], object], failure: Callable[[Any], object]) -> object:
     try:
         return question()
     except Py4JJavaError as error:
         return failure(error.java_exception)
 
 
-def _told(question: Callable[[str], object], word: str) -> object:
+def _call_ours(question: Callable[[str], object], word: str) -> object:
     try:
         return question(word)
     except Ended as ended:

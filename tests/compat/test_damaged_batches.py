@@ -1,4 +1,4 @@
-"""Who reads a damaged place is told so by every client, asks no more in silence, and gets what lies behind it."""
+"""Every client reports a damaged batch, does not retry it in silence, and reads what lies behind it."""
 
 import asyncio
 from collections.abc import Iterator

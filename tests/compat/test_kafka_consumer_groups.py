@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from logmark.testing import Broker
-from tests.compat.both_tools import Stage, of_apache, of_ours, run_ours
+from tests.compat.both_tools import BothTools, of_apache, of_ours, run_ours
 from tests.compat.java_readings import compare_readings
 from tests.harness.brokers import BrokerUnderTest, warm_up
 from tests.harness.gateway import JavaTools, tools_of_this_process
@@ -47,12 +47,12 @@ def apache() -> JavaTools:
 
 
 @pytest.fixture(scope="module")
-def stages(apache: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Stage]]:
+def start_tools(apache: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], BothTools]]:
     """Each kind of broker, started when a test first asks for it; our own, for `--all-groups` means all of a broker."""
     with ExitStack() as started:
 
         @functools.cache
-        def staged(kind: str) -> Stage:
+        def start(kind: str) -> BothTools:
             if kind == "kafka":
                 node = started.enter_context(kafka_node(tmp_path_factory.mktemp("node"), SETTINGS))
                 warm_up(node.bootstrap_servers)
@@ -60,25 +60,25 @@ def stages(apache: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Itera
             else:
                 broker = BrokerUnderTest(kind, started.enter_context(Broker(OUR_SETTINGS)).bootstrap_servers)
             started.callback(broker.close)
-            return Stage(broker, apache)
+            return BothTools(broker, apache)
 
-        yield staged
+        yield start
 
 
 @pytest.fixture(params=["kafka", "logmark"])
-def stage(request: pytest.FixtureRequest, stages: Callable[[str], Stage]) -> Stage:
+def tools(request: pytest.FixtureRequest, start_tools: Callable[[str], BothTools]) -> BothTools:
     """Apache Kafka, then our broker."""
-    return stages(request.param)
+    return start_tools(request.param)
 
 
 @pytest.fixture
-def one_stage(stages: Callable[[str], Stage]) -> Stage:
+def tools_on_kafka(start_tools: Callable[[str], BothTools]) -> BothTools:
     """Apache Kafka alone, for what the tools find out without any broker."""
-    return stages("kafka")
+    return start_tools("kafka")
 
 
 def words(text: str) -> list[str]:
-    """A command line; a name with spaces in it is a name of the stage."""
+    """A command line; a name with spaces in it is a name of a group or topic."""
     return text.split()
 
 
@@ -97,8 +97,8 @@ def words(text: str) -> list[str]:
         "--list --all-groups",
     ],
 )
-def test_list_prints_the_same(stage: Stage, line: str) -> None:
-    printed = stage.same(*words(line), in_any_order=True)
+def test_list_prints_the_same(tools: BothTools, line: str) -> None:
+    printed = tools.same(*words(line), in_any_order=True)
     assert 0 == printed.exit_code
 
 
@@ -106,16 +106,16 @@ VIEWS = ["", "--offsets", "--members", "--state", "--verbose", "--members --verb
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_describe_prints_the_same_in_every_view(stage: Stage, view: str) -> None:
-    printed = stage.same(*words(f"--describe --group <email> {view}"))
-    assert any(stage.email in line for line in (*printed.out, *printed.err))
+def test_describe_prints_the_same_in_every_view(tools: BothTools, view: str) -> None:
+    printed = tools.same(*words(f"--describe --group <email> {view}"))
+    assert any(tools.email in line for line in (*printed.out, *printed.err))
 
 
 @pytest.mark.parametrize("groups", ["--group <half> --group <email> --group <half>", "--all-groups --all-topics"])
 @pytest.mark.parametrize("view", ["", "--state"])
-def test_several_groups_are_described_by_name(stage: Stage, groups: str, view: str) -> None:
-    printed = stage.same(*words(f"--describe {groups} {view}"))
-    assert all(any(group in line for line in printed.out) for group in (stage.email, stage.half))
+def test_several_groups_are_described_by_name(tools: BothTools, groups: str, view: str) -> None:
+    printed = tools.same(*words(f"--describe {groups} {view}"))
+    assert all(any(group in line for line in printed.out) for group in (tools.email, tools.half))
 
 
 SCENARIOS = {
@@ -143,11 +143,11 @@ SCOPES = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_reset_prints_and_does_the_same(stage: Stage, scenario: str, way: str) -> None:
+def test_every_reset_prints_and_does_the_same(tools: BothTools, scenario: str, way: str) -> None:
     line = f"--reset-offsets {SCOPES[way]} {SCENARIOS[scenario]} {WAYS[way]}"
-    printed = stage.same(*words(line), in_any_order=True, changes=way == "execute")
+    printed = tools.same(*words(line), in_any_order=True, changes=way == "execute")
     assert 0 == printed.exit_code
-    assert any(stage.orders in line for line in printed.out)
+    assert any(tools.orders in line for line in printed.out)
 
 
 @pytest.mark.soak
@@ -155,10 +155,12 @@ def test_every_reset_prints_and_does_the_same(stage: Stage, scenario: str, way: 
 @pytest.mark.parametrize(
     "scope", [*SCOPES.values(), "--group <half> --group <email> --topic <orders>", "--all-groups --all-topics"]
 )
-def test_every_reset_in_every_scope_and_way_prints_and_does_the_same(stage: Stage, scenario: str, scope: str) -> None:
+def test_every_reset_in_every_scope_and_way_prints_and_does_the_same(
+    tools: BothTools, scenario: str, scope: str
+) -> None:
     for way in ("", *WAYS.values(), "--execute --export"):
         line = f"--reset-offsets {scope} {SCENARIOS[scenario]} {way}"
-        stage.same(*words(line), in_any_order=True, changes="--execute" in way)
+        tools.same(*words(line), in_any_order=True, changes="--execute" in way)
 
 
 @pytest.mark.parametrize(
@@ -183,12 +185,12 @@ def test_every_reset_in_every_scope_and_way_prints_and_does_the_same(stage: Stag
         "--group <email> --topic <orders> --to-latest --export",
     ],
 )
-def test_every_scope_of_a_reset_prints_and_does_the_same(stage: Stage, line: str) -> None:
-    printed = stage.same("--reset-offsets", *words(line), in_any_order=True, changes="--execute" in line)
+def test_every_scope_of_a_reset_prints_and_does_the_same(tools: BothTools, line: str) -> None:
+    printed = tools.same("--reset-offsets", *words(line), in_any_order=True, changes="--execute" in line)
     assert 0 == printed.exit_code
 
 
-def test_groups_of_other_names_are_reset_described_and_exported_the_same(stage: Stage) -> None:
+def test_groups_of_other_names_are_reset_described_and_exported_the_same(tools: BothTools) -> None:
     group = ("--group", "<audit>")
     for args in (
         ("--describe", *group),
@@ -196,33 +198,33 @@ def test_groups_of_other_names_are_reset_described_and_exported_the_same(stage: 
         ("--reset-offsets", *group, "--group", "<half>", "--all-topics", "--to-latest", "--dry-run", "--export"),
         ("--reset-offsets", *group, "--all-topics", "--to-current", "--dry-run", "--export"),
     ):
-        stage.same(*args, in_any_order=True)
-    assert any(line.endswith(" -40             -               -               -") for line in stage.same(
+        tools.same(*args, in_any_order=True)
+    assert any(line.endswith(" -40             -               -               -") for line in tools.same(
         "--describe", *group
     ).out), "a lag below zero is shown as Kafka's tool shows it"  # fmt: skip
 
 
-def test_what_one_tool_exports_the_other_restores(stage: Stage, tmp_path: Path) -> None:
-    everyone = ("--group", stage.email, "--group", stage.half, "--group", stage.audit)
+def test_what_one_tool_exports_the_other_restores(tools: BothTools, tmp_path: Path) -> None:
+    everyone = ("--group", tools.email, "--group", tools.half, "--group", tools.audit)
     export = ("--reset-offsets", "--all-topics", "--to-current", "--dry-run", "--export")
-    wanted = stage.places()
-    given = ("--bootstrap-server", stage.broker.bootstrap_servers)
-    for name, groups in (("one", ("--group", stage.email)), ("all", everyone)):
-        theirs = stage.apache.run(CONSUMER_GROUPS, *given, *export, *groups).stdout
+    wanted = tools.committed_offsets()
+    given = ("--bootstrap-server", tools.broker.bootstrap_servers)
+    for name, groups in (("one", ("--group", tools.email)), ("all", everyone)):
+        theirs = tools.apache.run(CONSUMER_GROUPS, *given, *export, *groups).stdout
         ours = run_ours(*given, *export, *groups).stdout
         for number, text in enumerate((theirs, ours)):
             # The empty line that both print at the end is none of the file's.
             file = tmp_path / f"{name}-{number}.csv"
             file.write_text(text.rstrip("\n") + "\n")
-            stage.ours("--reset-offsets", *groups, "--all-topics", "--to-latest", "--execute")
-            assert wanted != stage.places()
-            stage.same("--reset-offsets", *groups, "--from-file", str(file), "--dry-run", in_any_order=True)
-            stage.ours("--reset-offsets", *groups, "--from-file", str(file), "--execute")
+            tools.ours("--reset-offsets", *groups, "--all-topics", "--to-latest", "--execute")
+            assert wanted != tools.committed_offsets()
+            tools.same("--reset-offsets", *groups, "--from-file", str(file), "--dry-run", in_any_order=True)
+            tools.ours("--reset-offsets", *groups, "--from-file", str(file), "--execute")
             # The offset beyond the end went to the end: neither tool restores what is not there any more.
             assert wanted | (
-                {stage.audit: {**wanted[stage.audit], (stage.orders, 1): 10}} if name == "all" else {}
-            ) == (stage.places())
-            stage.restore()
+                {tools.audit: {**wanted[tools.audit], (tools.orders, 1): 10}} if name == "all" else {}
+            ) == (tools.committed_offsets())
+            tools.restore()
 
 
 FILES = {
@@ -259,30 +261,30 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_file_moves_groups_the_same(stage: Stage, kind: str, tmp_path: Path) -> None:
+def test_a_file_moves_groups_the_same(tools: BothTools, kind: str, tmp_path: Path) -> None:
     text, way = FILES[kind]
-    from_file(stage, tmp_path / "plan.csv", text, way)
+    from_file(tools, tmp_path / "plan.csv", text, way)
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_a_file_is_read_and_complained_about_the_same(one_stage: Stage, kind: str, tmp_path: Path) -> None:
-    from_file(one_stage, tmp_path / "plan.csv", TEXTS[kind], "--dry-run")
+def test_a_file_is_read_and_complained_about_the_same(tools_on_kafka: BothTools, kind: str, tmp_path: Path) -> None:
+    from_file(tools_on_kafka, tmp_path / "plan.csv", TEXTS[kind], "--dry-run")
 
 
-def test_a_file_for_several_groups_is_read_the_same(one_stage: Stage, tmp_path: Path) -> None:
+def test_a_file_for_several_groups_is_read_the_same(tools_on_kafka: BothTools, tmp_path: Path) -> None:
     file = tmp_path / "plan.csv"
     groups = ("--group", "<email>", "--group", "<half>")
     for text in ("<email>,<orders>,0,4000\n<half>,<orders>,0,2000\n", "<orders>,0,4000\n", "<half>,<orders>,0,2000\n"):
-        file.write_text(one_stage.filled(text))
+        file.write_text(tools_on_kafka.filled(text))
         for way in (("--dry-run",), ("--dry-run", "--export")):
-            one_stage.same("--reset-offsets", *groups, "--from-file", str(file), *way, in_any_order=True)
+            tools_on_kafka.same("--reset-offsets", *groups, "--from-file", str(file), *way, in_any_order=True)
 
 
-def from_file(stage: Stage, file: Path, text: str, way: str) -> None:
+def from_file(tools: BothTools, file: Path, text: str, way: str) -> None:
     """Both tools with the same file."""
-    file.write_bytes(stage.filled(text).encode())
+    file.write_bytes(tools.filled(text).encode())
     line = ("--reset-offsets", "--group", "<email>", "--from-file", str(file), way)
-    stage.same(*line, in_any_order=True, changes=way == "--execute")
+    tools.same(*line, in_any_order=True, changes=way == "--execute")
 
 
 @pytest.mark.parametrize(
@@ -305,8 +307,8 @@ def from_file(stage: Stage, file: Path, text: str, way: str) -> None:
         "--delete-offsets --group <email> --group <half> --topic <orders>",
     ],
 )
-def test_deletions_print_and_do_the_same(stage: Stage, line: str) -> None:
-    stage.same(*words(line), in_any_order="--delete-offsets" not in line, changes=True)
+def test_deletions_print_and_do_the_same(tools: BothTools, line: str) -> None:
+    tools.same(*words(line), in_any_order="--delete-offsets" not in line, changes=True)
 
 
 REFUSED = [
@@ -364,17 +366,17 @@ MISTAKEN = [
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_what_the_broker_refuses_is_told_the_same_and_changes_nothing(stage: Stage, line: str) -> None:
-    before = stage.places()
-    stage.same(*words(line), in_any_order=True)
-    assert before == stage.places()
+def test_what_the_broker_refuses_is_told_the_same_and_changes_nothing(tools: BothTools, line: str) -> None:
+    before = tools.committed_offsets()
+    tools.same(*words(line), in_any_order=True)
+    assert before == tools.committed_offsets()
 
 
 @pytest.mark.parametrize("line", MISTAKEN)
-def test_mistakes_in_values_are_told_the_same_and_change_nothing(one_stage: Stage, line: str) -> None:
-    before = one_stage.places()
-    one_stage.same(*words(line), in_any_order=True)
-    assert before == one_stage.places()
+def test_mistakes_in_values_are_told_the_same_and_change_nothing(tools_on_kafka: BothTools, line: str) -> None:
+    before = tools_on_kafka.committed_offsets()
+    tools_on_kafka.same(*words(line), in_any_order=True)
+    assert before == tools_on_kafka.committed_offsets()
 
 
 USAGE = [
@@ -454,12 +456,12 @@ def test_the_help_names_the_same_options_and_ours_behind_them(apache: JavaTools)
 class Consumers:
     """Consumers of one group that own four partitions, in a group that has committed more than they own."""
 
-    def __init__(self, stage: Stage, name: str, protocols: list[str]) -> None:
-        broker = stage.broker
+    def __init__(self, tools: BothTools, name: str, protocols: list[str]) -> None:
+        broker = tools.broker
         self.topic = broker.create_topic(f"{name}-events", partitions=4)
         self.group = broker.group(name)
         broker.produce(self.topic, ["event"] * 20)
-        broker.commit(self.group, {(self.topic, 0): 10, (self.topic, 1): 0, (stage.users, 0): 1})
+        broker.commit(self.group, {(self.topic, 0): 10, (self.topic, 1): 0, (tools.users, 0): 1})
         self._consumers = [
             broker.consumer(
                 self.group,
@@ -480,12 +482,12 @@ class Consumers:
             wait_until(lambda one=consumer: self._polled() and bool(one.assignment()), f"{name}: a partition")
         wait_until(lambda: self._polled() and self._owned() == 4, f"{name}: every partition has an owner")
 
-    def leave(self, stage: Stage) -> None:
+    def leave(self, tools: BothTools) -> None:
         """The group has no members any more; one with an instance id would stay for a while when it is closed."""
-        stage.broker.close()
-        jvm = stage.apache.jvm
+        tools.broker.close()
+        jvm = tools.apache.jvm
         settings = jvm.java.util.Properties()
-        settings.put("bootstrap.servers", stage.broker.bootstrap_servers)
+        settings.put("bootstrap.servers", tools.broker.bootstrap_servers)
         admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
         everybody = jvm.org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions()
         admin.removeMembersFromConsumerGroup(self.group, everybody).all().get()
@@ -520,18 +522,18 @@ PROTOCOLS = {
 }
 
 
-def test_groups_with_members_are_shown_and_refused_the_same(stage: Stage) -> None:
-    for name, protocols in PROTOCOLS[stage.broker.kind].items():
-        consumers = Consumers(stage, f"live-{name}", protocols)
-        wait_until(lambda: "Stable" in stage.ours("--describe", "--group", consumers.group, "--state").stdout, "stable")  # noqa: B023
+def test_groups_with_members_are_shown_and_refused_the_same(tools: BothTools) -> None:
+    for name, protocols in PROTOCOLS[tools.broker.kind].items():
+        consumers = Consumers(tools, f"live-{name}", protocols)
+        wait_until(lambda: "Stable" in tools.ours("--describe", "--group", consumers.group, "--state").stdout, "stable")  # noqa: B023
         for line in LIVE:
             line = line.replace("<group>", consumers.group).replace("<topic>", consumers.topic)
-            stage.same(*words(line), in_any_order="--reset-offsets" in line or "--list" in line)
-        verbose = stage.ours("--describe", "--group", consumers.group, "--members", "--verbose").stdout
+            tools.same(*words(line), in_any_order="--reset-offsets" in line or "--list" in line)
+        verbose = tools.ours("--describe", "--group", consumers.group, "--members", "--verbose").stdout
         assert (name == "both") == ("UPGRADED" in verbose)
-        consumers.leave(stage)
-        compare_left_group(stage, consumers)
-        stage.restore()
+        consumers.leave(tools)
+        compare_left_group(tools, consumers)
+        tools.restore()
 
 
 LEFT = [
@@ -543,16 +545,16 @@ LEFT = [
 ]
 
 
-def compare_left_group(stage: Stage, consumers: Consumers) -> None:
+def compare_left_group(tools: BothTools, consumers: Consumers) -> None:
     """A group that its members have left is shown the same, and both tools move and delete it."""
     for line in LEFT:
-        stage.same(*words(line.replace("<group>", consumers.group)), in_any_order=True)
+        tools.same(*words(line.replace("<group>", consumers.group)), in_any_order=True)
     to = ("--reset-offsets", "--group", consumers.group, "--topic", f"{consumers.topic}:0", "--execute", "--to-offset")
-    given = ("--bootstrap-server", stage.broker.bootstrap_servers)
-    for number, reset in enumerate((lambda *args: stage.apache.run(CONSUMER_GROUPS, *given, *args), stage.ours)):
+    given = ("--bootstrap-server", tools.broker.bootstrap_servers)
+    for number, reset in enumerate((lambda *args: tools.apache.run(CONSUMER_GROUPS, *given, *args), tools.ours)):
         assert 0 == reset(*to, str(11 + number)).exit_code
-        assert 11 + number == stage.broker.committed(consumers.group)[consumers.topic, 0]
-    assert "was successful" in stage.ours("--delete", "--group", consumers.group).stdout
+        assert 11 + number == tools.broker.committed(consumers.group)[consumers.topic, 0]
+    assert "was successful" in tools.ours("--delete", "--group", consumers.group).stdout
 
 
 EVERYTHING = AclBindingFilter(
@@ -561,9 +563,9 @@ EVERYTHING = AclBindingFilter(
 
 
 @contextmanager
-def rights(stage: Stage, group: AclOperation, topic: AclOperation) -> Iterator[None]:
+def rights(tools: BothTools, group: AclOperation, topic: AclOperation) -> Iterator[None]:
     """Nobody may do anything but this with the group and the topic."""
-    admin = stage.broker.admin
+    admin = tools.broker.admin
 
     def known() -> int:
         return len(admin.describe_acls(EVERYTHING).result(60))
@@ -571,8 +573,8 @@ def rights(stage: Stage, group: AclOperation, topic: AclOperation) -> Iterator[N
     wanted = [
         AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", right, AclPermissionType.ALLOW)
         for kind, name, right in (
-            (ResourceType.GROUP, stage.email, group),
-            (ResourceType.TOPIC, stage.orders, topic),
+            (ResourceType.GROUP, tools.email, group),
+            (ResourceType.TOPIC, tools.orders, topic),
         )
     ]
     for created in admin.create_acls(wanted).values():
@@ -610,25 +612,25 @@ RIGHTS = {
 
 @pytest.mark.parametrize("group, topic", RIGHTS, ids=lambda right: right.name)
 def test_rights_that_are_missing_are_told_the_same_and_nothing_is_changed(
-    one_stage: Stage, group: AclOperation, topic: AclOperation
+    tools_on_kafka: BothTools, group: AclOperation, topic: AclOperation
 ) -> None:
-    before = one_stage.places()
-    with rights(one_stage, group, topic):
+    before = tools_on_kafka.committed_offsets()
+    with rights(tools_on_kafka, group, topic):
         for action in [one for one in ACTIONS if one not in RIGHTS[group, topic]]:
-            one_stage.same(*words(ACTIONS[action]), in_any_order=True)
-            assert 1 == one_stage.ours(*words(ACTIONS[action]), "--strict").exit_code, action
-    assert before == one_stage.places()
+            tools_on_kafka.same(*words(ACTIONS[action]), in_any_order=True)
+            assert 1 == tools_on_kafka.ours(*words(ACTIONS[action]), "--strict").exit_code, action
+    assert before == tools_on_kafka.committed_offsets()
 
 
 @pytest.mark.parametrize("group, topic", [(READ, READ), (DELETE, READ)], ids=lambda right: right.name)
-def test_the_documented_rights_are_enough(one_stage: Stage, group: AclOperation, topic: AclOperation) -> None:
-    with rights(one_stage, group, topic):
+def test_the_documented_rights_are_enough(tools_on_kafka: BothTools, group: AclOperation, topic: AclOperation) -> None:
+    with rights(tools_on_kafka, group, topic):
         for action in ("describe", "dry run", "execute" if group is READ else "delete offsets"):
-            ran = one_stage.ours(*words(ACTIONS[action]), "--strict")
+            ran = tools_on_kafka.ours(*words(ACTIONS[action]), "--strict")
             assert 0 == ran.exit_code, ran
         if group is DELETE:
-            assert 0 == one_stage.ours(*words(ACTIONS["delete"]), "--strict").exit_code
-    one_stage.restore()
+            assert 0 == tools_on_kafka.ours(*words(ACTIONS["delete"]), "--strict").exit_code
+    tools_on_kafka.restore()
 
 
 def test_random_expressions_dates_durations_and_lines_are_read_the_same(apache: JavaTools) -> None:

@@ -45,7 +45,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class TopicObservation:
     """What a topic's readers and Kafka's answers said while the node ran."""
 
     records: Mapping[int, tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]
@@ -57,11 +57,11 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class DirectoryCopies:
     """Copies of a node's directory, and what was known of each topic when it was taken."""
 
     copies: Mapping[str, Path]
-    known: Mapping[str, Mapping[str, Known]]
+    known: Mapping[str, Mapping[str, TopicObservation]]
     names: Mapping[str, str]
     group: str
 
@@ -96,7 +96,7 @@ def all_of(broker: BrokerUnderTest, topic: str, end: int, isolation: str) -> lis
     return found
 
 
-def knowledge(broker: BrokerUnderTest, topic: str) -> Known:
+def knowledge(broker: BrokerUnderTest, topic: str) -> TopicObservation:
     end = broker.end_offset(topic)
     where = TopicPartition(topic, 0)
     asked = broker.admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
@@ -104,7 +104,7 @@ def knowledge(broker: BrokerUnderTest, topic: str) -> Known:
     shown = all_of(broker, topic, end, "read_uncommitted")
     committed = all_of(broker, topic, stable.offset, "read_committed")
     wanted = {message.timestamp()[1] for message in shown[:: max(len(shown) // 8, 1)]}
-    return Known(
+    return TopicObservation(
         records={
             one.offset(): (one.timestamp()[1], one.key(), one.value(), tuple(one.headers() or ())) for one in shown
         },
@@ -186,7 +186,7 @@ def write_profiles(broker: BrokerUnderTest, topic: str, node: KafkaNode) -> None
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectoryCopies]:
     """One node that writes everything, is closed cleanly, writes more and is killed."""
     root = tmp_path_factory.mktemp("apache")
     node = start_node(root / "node", SETTINGS)
@@ -224,7 +224,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
         node.stop(is_kill=True)
         del undecided
         copies["killed"] = Path(shutil.copytree(node.log_dir, root / "killed"))
-        yield Written(copies=copies, known=known, names=names, group=group)
+        yield DirectoryCopies(copies=copies, known=known, names=names, group=group)
     finally:
         node.remove()
 
@@ -233,7 +233,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_verify_finds_nothing_wrong_in_a_directory_of_apache_kafka(written: Written, state: str) -> None:
+def test_verify_finds_nothing_wrong_in_a_directory_of_apache_kafka(written: DirectoryCopies, state: str) -> None:
     done = run("verify", str(written.copies[state]), "--output", "json")
 
     assert (0, []) == (done.exit_code, done.json["findings"])
@@ -249,7 +249,9 @@ def items_of(path: Path, *extra: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("state", STATES)
-def test_the_dump_has_the_records_that_consumers_of_apache_kafka_had(written: Written, state: str, topic: str) -> None:
+def test_the_dump_has_the_records_that_consumers_of_apache_kafka_had(
+    written: DirectoryCopies, state: str, topic: str
+) -> None:
     items = items_of(written.folder(state, topic))
 
     assert not [item for item in items if item["kind"] == "damage"]
@@ -266,7 +268,7 @@ def test_the_dump_has_the_records_that_consumers_of_apache_kafka_had(written: Wr
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_the_dump_says_what_apaches_dump_says(written: Written, state: str) -> None:
+def test_the_dump_says_what_apaches_dump_says(written: DirectoryCopies, state: str) -> None:
     folders = [written.folder(state, topic) for topic in TOPICS]
     kinds = ("log", "txnindex") if state == "killed" else ("log", "txnindex", "snapshot")
     files = [file for folder in folders for kind in kinds for file in sorted(folder.glob(f"*.{kind}"))]
@@ -312,7 +314,7 @@ def test_the_dump_says_what_apaches_dump_says(written: Written, state: str) -> N
             )
 
 
-def test_the_dump_decodes_the_offsets_that_a_group_of_apache_kafka_committed(written: Written) -> None:
+def test_the_dump_decodes_the_offsets_that_a_group_of_apache_kafka_committed(written: DirectoryCopies) -> None:
     said = [
         item["says"]
         for folder in sorted(written.copies["closed cleanly"].glob("__consumer_offsets-*"))
@@ -372,7 +374,7 @@ def read_all(partition: Partition) -> dict[int, Any]:
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("state", STATES)
 def test_the_log_layer_opens_it_to_the_same_records_offsets_times_and_aborts(
-    written: Written, opened: Any, state: str, topic: str
+    written: DirectoryCopies, opened: Any, state: str, topic: str
 ) -> None:
     known = written.known[state][topic]
     partition = opened(written.folder(state, topic), clean=state == "closed cleanly", is_compacted=topic == "profiles")
@@ -448,7 +450,7 @@ DIFFERS = {
 }
 
 
-def test_the_same_operations_leave_the_same_bytes_on_both_brokers(written: Written, tmp_path: Path) -> None:
+def test_the_same_operations_leave_the_same_bytes_on_both_brokers(written: DirectoryCopies, tmp_path: Path) -> None:
     config = {"segment.bytes": "1048576", "index.interval.bytes": "512", "retention.ms": "-1"}
     with Broker(data_dir=str(tmp_path)) as broker:
         broker.create_topic("same", config=config)
@@ -468,7 +470,7 @@ def test_the_same_operations_leave_the_same_bytes_on_both_brokers(written: Writt
 
 
 def test_apache_kafka_opens_a_directory_that_we_repaired_and_serves_all_but_the_gap(
-    written: Written, tmp_path: Path
+    written: DirectoryCopies, tmp_path: Path
 ) -> None:
     folder = tmp_path / "node"
     data = Path(shutil.copytree(written.copies["closed cleanly"], folder / "data"))
@@ -518,7 +520,7 @@ THEIR_OWN = ("__cluster_metadata-0", "bootstrap.checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
+class HandedOverDirectory:
     """A directory that our broker wrote for a cluster of Apache Kafka, which has the topic already."""
 
     folder: Path
@@ -547,7 +549,7 @@ class HandedOver:
 
 
 @pytest.fixture
-def crashed(tmp_path: Path) -> HandedOver:
+def crashed(tmp_path: Path) -> HandedOverDirectory:
     """The broker that wrote it was killed, and of its segments nothing came to the disk."""
     node = start_node(tmp_path / "node", SETTINGS)
     theirs = BrokerUnderTest("kafka", node.bootstrap_servers, node)
@@ -557,7 +559,7 @@ def crashed(tmp_path: Path) -> HandedOver:
         topic_id = client.metadata([topic]).topics[topic].topic_id
     theirs.close()
     node.stop()
-    handed = HandedOver(folder=tmp_path / "handed", topic=topic, node_data=node.log_dir)
+    handed = HandedOverDirectory(folder=tmp_path / "handed", topic=topic, node_data=node.log_dir)
     handed.data.mkdir(parents=True)
     shutil.copy(node.log_dir / "meta.properties", handed.data)
     catalogue = Catalog(None)
@@ -584,7 +586,9 @@ def values_of(node: KafkaNode, topic: str, end: int) -> list[bytes | None]:
         theirs.close()
 
 
-def test_apache_kafka_refuses_a_crashed_directory_of_ours_and_opens_it_after_a_recovery(crashed: HandedOver) -> None:
+def test_apache_kafka_refuses_a_crashed_directory_of_ours_and_opens_it_after_a_recovery(
+    crashed: HandedOverDirectory,
+) -> None:
     with pytest.raises(KafkaUnavailable, match="ended before it was ready"):
         crashed.start_kafka().stop()
 
@@ -599,7 +603,7 @@ def test_apache_kafka_refuses_a_crashed_directory_of_ours_and_opens_it_after_a_r
 
 
 def test_it_is_the_write_ahead_log_that_keeps_apache_kafka_from_opening_a_directory_without_acknowledged_records(
-    crashed: HandedOver,
+    crashed: HandedOverDirectory,
 ) -> None:
     (crashed.data / "logmark.wal").rename(crashed.folder / "logmark.wal")
 

@@ -34,7 +34,7 @@ SERVED = {module.KEY: module.VERSIONS for module in api.MODULES}
 MEMBER_ID_REQUIRED = 79
 
 
-class At(NamedTuple):
+class RequestTarget(NamedTuple):
     """What a request may be about: a topic with records 4 to 9 in partition 0 and none in partition 1; a group."""
 
     topic: str
@@ -42,8 +42,8 @@ class At(NamedTuple):
     version: int
 
 
-def offsets(timestamp: int, **more: Any) -> Callable[[At], Message]:
-    def request(at: At) -> Message:
+def offsets(timestamp: int, **more: Any) -> Callable[[RequestTarget], Message]:
+    def request(at: RequestTarget) -> Message:
         asked = [list_offsets.RequestPartition(partition_index=each, timestamp=timestamp, **more) for each in (0, 1)]
         return list_offsets.Request(
             replica_id=-1, timeout_ms=1000, topics=[list_offsets.RequestTopic(name=at.topic, partitions=asked)]
@@ -53,7 +53,13 @@ def offsets(timestamp: int, **more: Any) -> Callable[[At], Message]:
 
 
 def commit(
-    at: At, *, member: str = "", generation: int = -1, group: str | None = None, topic: str | None = None, **more: Any
+    at: RequestTarget,
+    *,
+    member: str = "",
+    generation: int = -1,
+    group: str | None = None,
+    topic: str | None = None,
+    **more: Any,
 ) -> Message:
     partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": "", **more}
     return offset_commit.Request(
@@ -69,7 +75,11 @@ def commit(
 
 
 def committed(
-    at: At, *, group: str | None = None, topic: str | None = None, partitions: tuple[int, ...] | None = (0, 1)
+    at: RequestTarget,
+    *,
+    group: str | None = None,
+    topic: str | None = None,
+    partitions: tuple[int, ...] | None = (0, 1),
 ) -> Message:
     group, topic = at.group if group is None else group, topic or at.topic
     asked = None if partitions is None else list(partitions)
@@ -85,7 +95,7 @@ def committed(
     )
 
 
-def join(at: At, member: str = "", *, instance: str | None = None, **more: Any) -> Message:
+def join(at: RequestTarget, member: str = "", *, instance: str | None = None, **more: Any) -> Message:
     values: dict[str, Any] = {
         "group_id": at.group,
         "session_timeout_ms": 60_000,
@@ -98,17 +108,17 @@ def join(at: At, member: str = "", *, instance: str | None = None, **more: Any) 
     return join_group.Request(**{**values, **more})
 
 
-def sync(at: At, member: str, generation: int, *, is_leader: bool = False, **more: Any) -> Message:
+def sync(at: RequestTarget, member: str, generation: int, *, is_leader: bool = False, **more: Any) -> Message:
     assignments = [sync_group.RequestAssignment(member_id=member, assignment=b"all")] if is_leader else []
     values: dict[str, Any] = {"group_id": at.group, "protocol_type": "consumer", "protocol_name": "range"}
     return sync_group.Request(generation_id=generation, member_id=member, assignments=assignments, **{**values, **more})
 
 
-def beat(at: At, member: str, generation: int, **more: Any) -> Message:
+def beat(at: RequestTarget, member: str, generation: int, **more: Any) -> Message:
     return heartbeat.Request(**{"group_id": at.group, "generation_id": generation, "member_id": member, **more})
 
 
-def leave(at: At, member: str, *, group: str | None = None, instance: str | None = None) -> Message:
+def leave(at: RequestTarget, member: str, *, group: str | None = None, instance: str | None = None) -> Message:
     return leave_group.Request(
         group_id=at.group if group is None else group,
         member_id=member,
@@ -116,15 +126,15 @@ def leave(at: At, member: str, *, group: str | None = None, instance: str | None
     )
 
 
-def forget(at: At, *partitions: int, group: str | None = None, topic: str | None = None) -> Message:
+def forget(at: RequestTarget, *partitions: int, group: str | None = None, topic: str | None = None) -> Message:
     asked = [offset_delete.RequestPartition(partition_index=each) for each in partitions]
     return offset_delete.Request(
         group_id=group or at.group, topics=[offset_delete.RequestTopic(name=topic or at.topic, partitions=asked)]
     )
 
 
-def epochs(leader_epoch: int) -> Callable[[At], Message]:
-    def request(at: At) -> Message:
+def epochs(leader_epoch: int) -> Callable[[RequestTarget], Message]:
+    def request(at: RequestTarget) -> Message:
         asked = [
             offset_for_leader_epoch.RequestPartition(
                 partition=each, leader_epoch=leader_epoch, current_leader_epoch=now
@@ -138,17 +148,17 @@ def epochs(leader_epoch: int) -> Callable[[At], Message]:
     return request
 
 
-def coordinator(*keys: str, kind: int = 0) -> Callable[[At], Message]:
+def coordinator(*keys: str, kind: int = 0) -> Callable[[RequestTarget], Message]:
     return lambda _: find_coordinator.Request(key=keys[0] if keys else "", key_type=kind, coordinator_keys=list(keys))
 
 
-def topics(*names: str) -> Callable[[At], Message]:
+def topics(*names: str) -> Callable[[RequestTarget], Message]:
     return lambda at: metadata.Request(
         topics=[metadata.RequestTopic(name=name or at.topic) for name in names], allow_auto_topic_creation=False
     )
 
 
-CASES: dict[str, tuple[ModuleType, Callable[[At], Message]]] = {
+CASES: dict[str, tuple[ModuleType, Callable[[RequestTarget], Message]]] = {
     **{f"offsets at {when}": (list_offsets, offsets(when)) for when in (-1, -2, -4, -5, -6, -7, 0, 9 * 10**12)},
     "offsets of a later leader": (list_offsets, offsets(-1, current_leader_epoch=5)),
     **{f"the end of leader epoch {epoch}": (offset_for_leader_epoch, epochs(epoch)) for epoch in (-1, 0, 1, 5)},
@@ -208,7 +218,11 @@ def test_requests_that_stand_alone(both: list[tuple[BrokerUnderTest, Connection,
     for name, (schema, request) in CASES.items():
         for version in SERVED[schema.KEY]:
             apache, ours = (
-                plain(connection.ask(schema, version, request(At(topic, broker.group(f"{name}-{version}"), version))))
+                plain(
+                    connection.ask(
+                        schema, version, request(RequestTarget(topic, broker.group(f"{name}-{version}"), version))
+                    )
+                )
                 for broker, connection, topic in both
             )
             assert without_times(apache) == without_times(ours), f"{name}, {schema.__name__} version {version}"
@@ -222,7 +236,7 @@ def without_times(answer: Any) -> Any:
     return [without_times(each) for each in answer] if isinstance(answer, list) else answer
 
 
-def life_of_a_member(ask: Callable[..., Any], at: At) -> Iterator[tuple[str, Any]]:
+def life_of_a_member(ask: Callable[..., Any], at: RequestTarget) -> Iterator[tuple[str, Any]]:
     """Joins, syncs, commits and leaves, with every wrong step on the way."""
     # A group without a commit is swept away at any moment while it is empty, with the ids that it has given.
     yield "commit of nobody before", ask(offset_commit, commit(at, partition_index=1))
@@ -266,7 +280,7 @@ def life_of_a_member(ask: Callable[..., Any], at: At) -> Iterator[tuple[str, Any
     yield "deletion", ask(delete_groups, delete_groups.Request(groups_names=[at.group]))
 
 
-def life_of_a_static_member(ask: Callable[..., Any], at: At) -> Iterator[tuple[str, Any]]:
+def life_of_a_static_member(ask: Callable[..., Any], at: RequestTarget) -> Iterator[tuple[str, Any]]:
     """Comes back under its instance id; the member that it was is fenced."""
     joined = ask(join_group, join(at, instance="i"))
     yield "join", joined
@@ -289,12 +303,12 @@ def life_of_a_static_member(ask: Callable[..., Any], at: At) -> Iterator[tuple[s
 )
 def test_the_life_of_a_member(
     both: list[tuple[BrokerUnderTest, Connection, str]],
-    life: Callable[[Callable[..., Any], At], Iterator[tuple[str, Any]]],
+    life: Callable[[Callable[..., Any], RequestTarget], Iterator[tuple[str, Any]]],
     versions: range,
 ) -> None:
     for version in versions:
         lives = [
-            list(life(asking(connection, version), At(topic, broker.group(f"group-{version}"), version)))
+            list(life(asking(connection, version), RequestTarget(topic, broker.group(f"group-{version}"), version)))
             for broker, connection, topic in both
         ]
         for (step, apache), (_, ours) in zip(*lives, strict=True):

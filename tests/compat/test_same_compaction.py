@@ -52,7 +52,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pass:
+class CleaningPass:
     """One cleaning by Apache Kafka: its folder before and after, and what was in force."""
 
     topic: str
@@ -168,10 +168,10 @@ def wait_until_in_force(node: KafkaNode) -> None:
 def wait_until_ended(node: KafkaNode, topic: str) -> None:
     """Return when the markers of all transactions are written: the answer to their end may come before."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers, **QUIET})
-    place = TopicPartitionOfClient(topic, 0)
+    partition = TopicPartitionOfClient(topic, 0)
 
     def end(level: IsolationLevel) -> int:
-        return admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place].result(60).offset
+        return admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=level)[partition].result(60).offset
 
     wait_until(
         lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED),
@@ -193,7 +193,7 @@ def copy(source: Path, target: Path) -> Path:
     return target
 
 
-def run_pass(node: KafkaNode, topic: str, number: int, retention_ms: int, path: Path) -> Pass:
+def run_pass(node: KafkaNode, topic: str, number: int, retention_ms: int, path: Path) -> CleaningPass:
     folder = node.log_dir / f"{topic}-0"
     wait_until_ended(node, topic)
     before = copy(folder, path / f"{topic}-{number}-before")
@@ -204,26 +204,26 @@ def run_pass(node: KafkaNode, topic: str, number: int, retention_ms: int, path: 
     )  # fmt: skip
     wait_until(lambda: (cleaned_to(node, topic) or -1) >= end, f"Apache Kafka has compacted {topic}")
     configure(node, topic, min_cleanable_dirty_ratio="1.0", segment_index_bytes=CONFIG["segment.index.bytes"])
-    # Else the cleaner might go on with the next round's records, by this round's retention.
+    # Else the cleaner might continue with the next round's records, by this round's retention.
     wait_until_in_force(node)
     wait_until(lambda: not list(folder.glob("*.swap")), "the swap is done")
     after = copy(folder, path / f"{topic}-{number}-after")
-    return Pass(
+    return CleaningPass(
         topic=topic, number=number, before=before, after=after, cleaned_from=began, cleaned_to=end,
         retention_ms=retention_ms,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class CleaningPasses:
     """What Apache Kafka did."""
 
-    passes: list[Pass]
+    passes: list[CleaningPass]
     refusal: str
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> CleaningPasses:
     """Three rounds on two topics: the first sets horizons that pass at once, the second some that do not pass."""
     path = tmp_path_factory.mktemp("compaction")
     found = []
@@ -239,15 +239,15 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
             for number, (write, retention_ms) in enumerate(rounds):
                 write()
                 found.append(run_pass(node, topic, number, retention_ms, path))
-        return Seen(passes=found, refusal=refusal(node.bootstrap_servers, PLAIN))
+        return CleaningPasses(passes=found, refusal=refusal(node.bootstrap_servers, PLAIN))
 
 
 @pytest.fixture
-def passes(seen: Seen) -> list[Pass]:
+def passes(seen: CleaningPasses) -> list[CleaningPass]:
     return seen.passes
 
 
-def compact(made: Pass, folder: Path) -> Partition:
+def compact(made: CleaningPass, folder: Path) -> Partition:
     """Cleans a copy of what Apache Kafka cleaned, at the same moment."""
     copy(made.before, folder)
     loop = asyncio.new_event_loop()
@@ -290,7 +290,7 @@ def without_codec(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["first round", "second round", "third round"])
 @pytest.mark.parametrize("topic", [PLAIN, PACKED])
-def test_the_same_batches_survive(passes: list[Pass], tmp_path: Path, topic: str, number: int) -> None:
+def test_the_same_batches_survive(passes: list[CleaningPass], tmp_path: Path, topic: str, number: int) -> None:
     (made,) = (each for each in passes if (each.topic, each.number) == (topic, number))
     folder = tmp_path / f"{topic}-0"
 
@@ -317,7 +317,7 @@ def aborted(folder: Path) -> dict[str, list[tuple[int, ...]]]:
     }
 
 
-def test_the_rounds_have_seen_every_rule_at_work(passes: list[Pass]) -> None:
+def test_the_rounds_have_seen_every_rule_at_work(passes: list[CleaningPass]) -> None:
     first, second, third = (each for each in passes if each.topic == PLAIN)
     of_kind = {
         name: [batch for batch in batches(made.after) if is_it(batch)]
@@ -363,7 +363,7 @@ def findings(text: str) -> list[str]:
 
 
 def test_dump_log_segments_finds_nothing_in_our_files_that_it_does_not_find_in_its_own(
-    passes: list[Pass], tmp_path: Path
+    passes: list[CleaningPass], tmp_path: Path
 ) -> None:
     """It takes the largest timestamp of an emptied batch for -1, in any log, and so calls its time index wrong."""
     (made,) = (each for each in passes if (each.topic, each.number) == (PACKED, 1))
@@ -384,16 +384,16 @@ def test_dump_log_segments_finds_nothing_in_our_files_that_it_does_not_find_in_i
 def refusal(bootstrap_servers: str, topic: str) -> str:
     errors: list[KafkaError] = []
 
-    def told(error: KafkaError | None, _: Message) -> None:
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
         errors.append(error)
 
     producer = Producer({"bootstrap.servers": bootstrap_servers, **QUIET})
-    producer.produce(topic, value=b"without a key", partition=0, on_delivery=told)
+    producer.produce(topic, value=b"without a key", partition=0, on_delivery=on_delivery)
     producer.flush(60)
     return errors[0].name()
 
 
-def test_a_record_without_a_key_is_refused_by_a_compacted_topic(seen: Seen) -> None:
+def test_a_record_without_a_key_is_refused_by_a_compacted_topic(seen: CleaningPasses) -> None:
     with Broker() as broker:
         broker.create_topic(PLAIN, config={"cleanup.policy": "compact"})
         assert "INVALID_RECORD" == seen.refusal == refusal(broker.bootstrap_servers, PLAIN)

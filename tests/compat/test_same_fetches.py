@@ -18,23 +18,23 @@ VERSIONS = api.fetch.VERSIONS
 SESSIONS_FROM = 7
 FIRST_EPOCH, NO_SESSION = 0, -1
 
-Place = tuple[BrokerUnderTest, Connection, str]
+BrokerTopic = tuple[BrokerUnderTest, Connection, str]
 
 
 @pytest.fixture
-def both(our_broker: BrokerUnderTest, apache_kafka: BrokerUnderTest) -> Iterator[list[Place]]:
+def both(our_broker: BrokerUnderTest, apache_kafka: BrokerUnderTest) -> Iterator[list[BrokerTopic]]:
     """Apache Kafka, then our broker, with the very same batches in partition 0: three records each, 30 in all."""
     apache_kafka.share_names(our_broker)
     batches = [wire.batch([b"ORD-%d" % (3 * number + each) for each in range(3)]) for number in range(10)]
     with closing(Connection(apache_kafka)) as theirs, closing(Connection(our_broker)) as ours:
-        places = []
+        sides = []
         for broker, connection in ((apache_kafka, theirs), (our_broker, ours)):
             topic = broker.create_topic("orders", partitions=2)
             for number, batch in enumerate(batches):
                 assert (0, 3 * number) == wire.produce(broker.bootstrap_servers, topic, batch)[:2]
             broker.delete_records(topic, 4)
-            places.append((broker, connection, topic))
-        yield places
+            sides.append((broker, connection, topic))
+        yield sides
 
 
 def wanted(
@@ -66,7 +66,7 @@ def plain(answer: FetchResponse) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_same_bytes_come_from_every_offset(both: list[Place], version: int) -> None:
+def test_the_same_bytes_come_from_every_offset(both: list[BrokerTopic], version: int) -> None:
     size = len(wire.batch([b"ORD-%d" % each for each in range(3)]))
     for name, partitions, more in (
         ("the log start, inside of a batch", [(0, 4)], {}),
@@ -102,9 +102,9 @@ def whole(answer: Any, size: int) -> Any:
     return error, has_session, cut
 
 
-def life_of_a_session(place: Place, version: int, new_batch: bytes) -> Iterator[tuple[str, FetchResponse]]:
+def life_of_a_session(side: BrokerTopic, version: int, new_batch: bytes) -> Iterator[tuple[str, FetchResponse]]:
     """Opens, follows, disturbs and closes a session."""
-    broker, connection, topic = place
+    broker, connection, topic = side
     opened = connection.fetch(version, wanted(topic, (0, 27), (1, 0), session=(0, FIRST_EPOCH)))
     yield "open", opened
 
@@ -124,8 +124,8 @@ def life_of_a_session(place: Place, version: int, new_batch: bytes) -> Iterator[
 
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version >= SESSIONS_FROM])
-def test_a_session_tells_what_changed_and_forgets_what_it_is_told(both: list[Place], version: int) -> None:
+def test_a_session_tells_what_changed_and_forgets_what_it_is_told(both: list[BrokerTopic], version: int) -> None:
     new_batch = wire.batch([b"ORD-9001"])
-    lives = [list(life_of_a_session(place, version, new_batch)) for place in both]
+    lives = [list(life_of_a_session(side, version, new_batch)) for side in both]
     for (step, apache), (_, ours) in zip(*lives, strict=True):
         assert plain(apache) == plain(ours), step

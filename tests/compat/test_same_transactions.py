@@ -44,7 +44,7 @@ SIZES = (1, 400, WHOLE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenLog:
     """What Apache Kafka wrote and said."""
 
     folder: Path
@@ -90,7 +90,7 @@ def write(bootstrap_servers: str) -> Producer:
     return last
 
 
-def asked(bootstrap_servers: str) -> dict[str, Any]:
+def read_answers(bootstrap_servers: str) -> dict[str, Any]:
     """What a broker answers from every offset, and to every question about offsets; and what clients read."""
     seen: dict[str, Any] = {}
     with closing(Connection(SimpleNamespace(bootstrap_servers=bootstrap_servers))) as connection:  # type: ignore[arg-type]
@@ -162,13 +162,13 @@ def kafka_python(bootstrap_servers: str, isolation: str) -> list[tuple[int, byte
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers, isolation_level=isolation, enable_auto_commit=False, check_crcs=True
     )
-    place = KafkaPythonPartition(TOPIC, 0)
-    consumer.assign([place])
-    consumer.seek_to_beginning(place)
+    partition = KafkaPythonPartition(TOPIC, 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning(partition)
     found = []
     try:
-        end = consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
+        end = consumer.end_offsets([partition])[partition]
+        while consumer.position(partition) < end:
             for messages in consumer.poll(timeout_ms=500).values():
                 found += [(message.offset, message.value) for message in messages]
         return found
@@ -183,12 +183,12 @@ def aiokafka(bootstrap_servers: str, isolation: str) -> list[tuple[int, bytes]]:
         )
         await consumer.start()
         try:
-            place = AiokafkaPartition(TOPIC, 0)
-            consumer.assign([place])
-            await consumer.seek_to_beginning(place)
-            end = (await consumer.end_offsets([place]))[place]
+            partition = AiokafkaPartition(TOPIC, 0)
+            consumer.assign([partition])
+            await consumer.seek_to_beginning(partition)
+            end = (await consumer.end_offsets([partition]))[partition]
             found: list[tuple[int, bytes]] = []
-            while await consumer.position(place) < end:
+            while await consumer.position(partition) < end:
                 for messages in (await consumer.getmany(timeout_ms=200)).values():
                     found += [(message.offset, message.value) for message in messages]
             return found
@@ -199,19 +199,19 @@ def aiokafka(bootstrap_servers: str, isolation: str) -> list[tuple[int, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WrittenLog]:
     """Apache Kafka's folder after a clean stop, with one transaction still open, and its answers before."""
     path = tmp_path_factory.mktemp("transactions")
     with kafka_node(path / "node", {"transaction.max.timeout.ms": str(TRANSACTION_MS)}) as node:
         options = [part for name, value in CONFIG.items() for part in ("--config", f"{name}={value}")]
         call_tool(TOPICS, "--create", "--topic", TOPIC, "--partitions", "1", *options, broker=node).check()
         still_open = write(node.bootstrap_servers)
-        seen = asked(node.bootstrap_servers)
+        seen = read_answers(node.bootstrap_servers)
         shutil.copytree(node.log_dir / f"{TOPIC}-0", path / "running")
         node.stop()
         del still_open
         shutil.copytree(node.log_dir / f"{TOPIC}-0", path / "stopped")
-    yield Written(folder=path / "stopped", seen=seen)
+    yield WrittenLog(folder=path / "stopped", seen=seen)
 
 
 def opened(folder: Path, *, clean: bool) -> tuple[Partition, asyncio.AbstractEventLoop]:
@@ -229,7 +229,7 @@ def files(folder: Path, suffix: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("state", ["clean", "unclean", "only the log", "clean without producers"])
-def test_the_log_layer_knows_what_kafka_knew(written: Written, tmp_path: Path, state: str) -> None:
+def test_the_log_layer_knows_what_kafka_knew(written: WrittenLog, tmp_path: Path, state: str) -> None:
     folder = tmp_path / f"{TOPIC}-0"
     shutil.copytree(written.folder, folder)
     for path in list(folder.iterdir()):
@@ -275,7 +275,7 @@ def known(producers: Producers) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_our_broker_on_kafkas_folder_serves_exactly_what_kafka_serves(
-    written: Written, tmp_path: Path, is_clean: bool
+    written: WrittenLog, tmp_path: Path, is_clean: bool
 ) -> None:
     data = tmp_path / "data"
     with Broker(data_dir=str(data)) as broker:
@@ -297,7 +297,7 @@ def test_our_broker_on_kafkas_folder_serves_exactly_what_kafka_serves(
         (data / ".kafka_cleanshutdown").unlink()
 
     with Broker(data_dir=str(data)) as broker:
-        ours = asked(broker.bootstrap_servers)
+        ours = read_answers(broker.bootstrap_servers)
 
     assert written.seen.keys() == ours.keys()
     for what, theirs in written.seen.items():

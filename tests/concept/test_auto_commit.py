@@ -1,4 +1,4 @@
-"""Auto-commit moves the group's place at intervals; what a crash costs depends on the client."""
+"""Auto-commit moves the group's committed offset at intervals; what a crash costs depends on the client."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def auto_committing(broker: BrokerUnderTest, group: str, topic: str, *, interval
     )
 
 
-def place(broker: BrokerUnderTest, group: str) -> int:
+def committed_offset(broker: BrokerUnderTest, group: str) -> int:
     (offset,) = broker.committed(group).values()
     return offset
 
@@ -43,9 +43,9 @@ def test_a_crash_after_the_second_interval_resumes_at_111(broker: BrokerUnderTes
     broker.commit(group, {(messages, 0): 100})
     worker = auto_committing(broker, group, messages, interval_s=0.1, client=client)
     assert list(range(100, 108)) == offsets(worker.read(8))
-    wait_until(lambda: 108 == place(broker, group), "the first interval has committed 108")
+    wait_until(lambda: 108 == committed_offset(broker, group), "the first interval has committed 108")
     assert list(range(108, 111)) == offsets(worker.read(3))
-    wait_until(lambda: 111 == place(broker, group), "the second interval has committed 111")
+    wait_until(lambda: 111 == committed_offset(broker, group), "the second interval has committed 111")
     worker.crash()
 
     assert 111 == resumes_at(broker, group, messages)
@@ -58,11 +58,11 @@ def test_a_crash_before_the_second_interval_resumes_at_108(broker: BrokerUnderTe
         interval_s = INTERVAL_S * 2**attempt
         worker = auto_committing(broker, group, messages, interval_s=interval_s, client="confluent-kafka")
         assert list(range(100, 108)) == offsets(worker.read(8))
-        wait_until(lambda group=group: 108 == place(broker, group), "the first interval has committed 108")
+        wait_until(lambda group=group: 108 == committed_offset(broker, group), "the first interval has committed 108")
         assert list(range(108, 111)) == offsets(worker.read(3))
         worker.crash()
         resumed_at = resumes_at(broker, group, messages)
-        assert resumed_at == place(broker, group)
+        assert resumed_at == committed_offset(broker, group)
         if resumed_at != 111:  # else the second interval was over on a busy machine
             assert 108 == resumed_at
             return
@@ -74,9 +74,9 @@ def test_kafka_python_commits_inside_poll_what_earlier_polls_returned(broker: Br
     broker.commit(group, {(messages, 0): 100})
     worker = auto_committing(broker, group, messages, interval_s=0.001, client="kafka-python")
     assert list(range(100, 108)) == offsets(worker.read(8))
-    assert 100 == place(broker, group)  # the interval is long over, but nobody has polled since
+    assert 100 == committed_offset(broker, group)  # the interval is long over, but nobody has polled since
     assert list(range(108, 111)) == offsets(worker.read(3))
-    wait_until(lambda: 108 == place(broker, group), "the second poll has committed what the first returned")
+    wait_until(lambda: 108 == committed_offset(broker, group), "the second poll has committed what the first returned")
     worker.crash()
 
     assert 108 == resumes_at(broker, group, messages)
@@ -91,7 +91,7 @@ def test_a_crash_in_processing_loses_a_message_whose_offset_was_stored_at_hand_o
     worker = auto_committing(broker, group, messages, interval_s=0.05, client=client)
     assert [100] == offsets(worker.read(1))
     # msg 100 is being processed: the client commits it meanwhile as if it were done.
-    wait_until(lambda: 101 == place(broker, group), "101 is committed during the processing of 100")
+    wait_until(lambda: 101 == committed_offset(broker, group), "101 is committed during the processing of 100")
     worker.crash()
 
     assert 101 == resumes_at(broker, group, messages)
@@ -108,7 +108,7 @@ def test_a_crash_in_processing_loses_nothing_when_offsets_are_stored_by_hand(
     assert [100] == offsets(worker.read(1))
     worker.store(0, 101)  # 100 is processed
     assert [101] == offsets(worker.read(1))
-    wait_until(lambda: 101 == place(broker, group), "101 is committed")
+    wait_until(lambda: 101 == committed_offset(broker, group), "101 is committed")
     worker.crash()  # in the middle of 101
 
     assert 101 == resumes_at(broker, group, messages)

@@ -40,7 +40,7 @@ def python(failing_broker: BrokerUnderTest, messages: str) -> KafkaConsumer:
     return failing_broker.closing(consumer)
 
 
-def place(topic: str, offset: int) -> dict[KafkaPythonPartition, OffsetAndMetadata]:
+def offset_map(topic: str, offset: int) -> dict[KafkaPythonPartition, OffsetAndMetadata]:
     return {KafkaPythonPartition(topic, 0): OffsetAndMetadata(offset, "", -1)}
 
 
@@ -48,7 +48,7 @@ def test_a_commit_that_waits_tries_again_until_it_is_done(
     failing_broker: BrokerUnderTest, messages: str, python: KafkaConsumer
 ) -> None:
     failing_broker.control.fail_next("OffsetCommit", LOADING, times=2)
-    python.commit(place(messages, 53))
+    python.commit(offset_map(messages, 53))
     assert {(messages, 0): 53} == failing_broker.committed(failing_broker.group("readers"))
 
 
@@ -57,7 +57,7 @@ def test_a_commit_that_does_not_wait_is_not_tried_again(
 ) -> None:
     failing_broker.control.fail_next("OffsetCommit", LOADING)
     told: list[Any] = []
-    python.commit_async(place(messages, 53), callback=lambda _, answer: told.append(answer))
+    python.commit_async(offset_map(messages, 53), callback=lambda _, answer: told.append(answer))
     wait_until(lambda: told or python.poll(timeout_ms=20) is None, "the callback is called")
 
     assert [CoordinatorLoadInProgressError] == [type(answer) for answer in told]
@@ -71,7 +71,7 @@ def test_an_older_commit_that_failed_never_overtakes_a_newer_one(
     told: dict[int, Any] = {}
     for offset in (51, 53):
         python.commit_async(
-            place(messages, offset), callback=lambda offsets, answer: told.update({_offset(offsets): answer})
+            offset_map(messages, offset), callback=lambda offsets, answer: told.update({_offset(offsets): answer})
         )
     wait_until(lambda: len(told) == 2 or python.poll(timeout_ms=20) is None, "both callbacks are called")
 
@@ -90,7 +90,7 @@ def test_commits_that_do_not_wait_are_applied_in_their_order(
 ) -> None:
     told: list[int] = []
     for offset in range(51, 55):  # as many as kafka-python lets fly at once
-        python.commit_async(place(messages, offset), callback=lambda offsets, _: told.append(_offset(offsets)))
+        python.commit_async(offset_map(messages, offset), callback=lambda offsets, _: told.append(_offset(offsets)))
     wait_until(lambda: len(told) == 4 or python.poll(timeout_ms=20) is None, "every callback is called")
 
     assert {(messages, 0): 54} == failing_broker.committed(failing_broker.group("readers"))
@@ -119,14 +119,14 @@ def test_librdkafka_tries_both_kinds_again_so_there_an_older_commit_can_overtake
     group = failing_broker.group("readers")
     told: list[int] = []
 
-    def tell(error: KafkaError | None, partitions: list[Any]) -> None:
+    def on_commit(error: KafkaError | None, partitions: list[Any]) -> None:
         assert error is None, error
         told.append(partitions[0].offset)
 
     for backoff_ms in (100, 200, 400, 800, 1600):
         told.clear()
         backoff = {"retry_backoff_ms": backoff_ms, "retry_backoff_max_ms": backoff_ms}
-        consumer = failing_broker.consumer(group, on_commit=tell, **backoff)
+        consumer = failing_broker.consumer(group, on_commit=on_commit, **backoff)
         consumer.assign(at((messages, 0, 50)))
         read(consumer, 3)
         failing_broker.control.fail_next("OffsetCommit", LOADING)

@@ -1,4 +1,4 @@
-"""Lag is the end of the log minus the group's place, per partition, however large the numbers are."""
+"""Lag is the end of the log minus the group's committed offset, per partition, however large the numbers are."""
 
 import time
 from collections.abc import Callable

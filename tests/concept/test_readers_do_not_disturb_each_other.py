@@ -1,4 +1,4 @@
-"""Many groups read one log, each at its own place; reading removes nothing and nothing is pushed."""
+"""Many groups read one log, each at its own position; reading removes nothing and nothing is pushed."""
 
 from collections.abc import Iterable
 

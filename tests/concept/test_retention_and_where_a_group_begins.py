@@ -1,4 +1,4 @@
-"""Old records go, offsets stay; a group without a place, or with one that is gone, begins where its policy says."""
+"""Old records go, offsets stay; without a committed offset that is in the log, a group begins where its policy says."""
 
 import time
 from collections.abc import Callable
@@ -126,10 +126,10 @@ def test_a_group_gets_an_error_when_its_policy_is_none(
             enable_auto_commit=False,
         )
     )
-    place = KafkaPythonPartition(clicks, 0)
-    python.assign([place])
+    partition = KafkaPythonPartition(clicks, 0)
+    python.assign([partition])
     if commit is not None:
-        python.seek(place, commit)
+        python.seek(partition, commit)
     with pytest.raises(NoOffsetForPartitionError if commit is None else OffsetOutOfRangeError):
         wait_until(lambda: python.poll(timeout_ms=100), "the client gives up")
 
@@ -164,12 +164,12 @@ def test_a_weekly_job_back_after_8_idle_days_falls_back_to_its_policy(
     own.advance(days=6)
     assert {(topic, 0): 5} == broker.committed(weekly)
     own.advance(days=2)
-    wait_until(lambda: {} == broker.committed(weekly), "the place of the weekly job has expired")
+    wait_until(lambda: {} == broker.committed(weekly), "the offset of the weekly job has expired")
 
     assert [0, 1, 2] == run_weekly_job(broker, topic, 3, auto_offset_reset="earliest")
 
     own.advance(days=8)
-    wait_until(lambda: {} == broker.committed(weekly), "the place of the weekly job has expired")
+    wait_until(lambda: {} == broker.committed(weekly), "the offset of the weekly job has expired")
     consumer = broker.consumer(weekly, auto_offset_reset="latest")
     consumer.subscribe([topic])
     assert 10 <= first_offset_while_producing(broker, consumer, topic)
@@ -188,7 +188,7 @@ def test_a_weekly_job_keeps_its_committed_offset_with_a_longer_retention_of_offs
     assert [0, 1, 2, 3, 4] == run_weekly_job(broker, topic, 5)
 
     own.advance(days=8)
-    wait_until(lambda: {} == broker.committed(monthly), "a place that is 33 days old has expired")
+    wait_until(lambda: {} == broker.committed(monthly), "an offset that is 33 days old has expired")
     assert [5, 6] == run_weekly_job(broker, topic, 2)
 
 

@@ -1,4 +1,4 @@
-"""Each partition of a topic has one worker per group; the place belongs to the group, not to the worker."""
+"""Each partition of a topic has one worker per group; the committed offset belongs to the group, not to the worker."""
 
 import pytest
 

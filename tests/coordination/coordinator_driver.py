@@ -169,8 +169,8 @@ class CoordinatorDriver:
         return dict(self.coordinator.committed_offsets(group))
 
     def offset(self, topic: str, partition: int, group: str = GROUP) -> int | None:
-        place = self.committed(group).get((topic, partition))
-        return None if place is None else place.offset
+        stored = self.committed(group).get((topic, partition))
+        return None if stored is None else stored.offset
 
     # Shortcuts
 
@@ -227,7 +227,7 @@ class CoordinatorDriver:
             assert group.assignments_bytes == sum(len(member.assignment) for member in members)
             assert group.supporters == Counter(name for member in members for name in member.protocol_names)
             total += group.memory_bytes
-            total += sum(place.memory_bytes for place in self.coordinator.committed_offsets(group.id).values())
+            total += sum(stored.memory_bytes for stored in self.coordinator.committed_offsets(group.id).values())
         assert total == self.coordinator.memory_bytes
 
     def _loaded(self, records: Iterable[tuple[bytes, bytes | None]]) -> GroupCoordinator:

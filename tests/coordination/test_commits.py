@@ -1,4 +1,4 @@
-"""Committed offsets: who may set a place, and what is kept of it."""
+"""Committed offsets: who may commit one, and what is kept of it."""
 
 import pytest
 
@@ -8,10 +8,10 @@ from logmark.coordination.group import GroupState
 from logmark.errors import ErrorCode
 from tests.coordination.coordinator_driver import GROUP, CoordinatorDriver
 
-PLACE = OffsetToCommit("clicks", 0, 53)
+OFFSET = OffsetToCommit("clicks", 0, 53)
 
 
-def test_a_place_is_kept_with_its_metadata_its_leader_epoch_and_its_time() -> None:
+def test_an_offset_is_kept_with_its_metadata_its_leader_epoch_and_its_time() -> None:
     driver = CoordinatorDriver()
 
     assert [ErrorCode.NONE] == driver.commit(OffsetToCommit("clicks", 3, 142, 0, "batch-42"))
@@ -28,7 +28,7 @@ def test_a_place_is_kept_with_its_metadata_its_leader_epoch_and_its_time() -> No
 def test_a_commit_without_members_makes_a_group() -> None:
     driver = CoordinatorDriver()
 
-    driver.commit(PLACE, group="tool")
+    driver.commit(OFFSET, group="tool")
 
     assert GroupState.EMPTY is driver.state("tool")
     assert "" == driver.describe("tool").protocol_type
@@ -36,17 +36,17 @@ def test_a_commit_without_members_makes_a_group() -> None:
 
 def test_a_later_commit_replaces_an_earlier_one_also_with_a_lower_offset() -> None:
     driver = CoordinatorDriver()
-    driver.commit(PLACE)
+    driver.commit(OFFSET)
 
     driver.commit(OffsetToCommit("clicks", 0, 5))
 
     assert 5 == driver.offset("clicks", 0)
 
 
-def test_the_last_of_two_places_in_one_commit_stands() -> None:
+def test_the_last_of_two_offsets_in_one_commit_stands() -> None:
     driver = CoordinatorDriver()
 
-    driver.commit(PLACE, OffsetToCommit("clicks", 0, 54))
+    driver.commit(OFFSET, OffsetToCommit("clicks", 0, 54))
 
     assert 54 == driver.offset("clicks", 0)
 
@@ -64,7 +64,7 @@ def test_a_generation_of_a_group_that_does_not_exist_is_refused(unknown_group_er
     driver = CoordinatorDriver()
 
     assert unknown_group_error == driver.commit(
-        PLACE, generation=0, member_id="m", unknown_group_error=unknown_group_error
+        OFFSET, generation=0, member_id="m", unknown_group_error=unknown_group_error
     )
     assert GroupState.DEAD is driver.state()
 
@@ -87,7 +87,7 @@ def test_a_group_at_work_takes_commits_of_its_generation_only(
     driver = CoordinatorDriver()
     driver.stable("one")
 
-    assert expected == driver.commit(PLACE, **committer)
+    assert expected == driver.commit(OFFSET, **committer)
     assert driver.offset("clicks", 0) is None
 
 
@@ -97,14 +97,14 @@ def test_a_member_may_commit_while_the_others_join() -> None:
     driver.join(client_id="two")
     assert GroupState.PREPARING is driver.state()
 
-    assert [ErrorCode.NONE] == driver.commit(PLACE, generation=1, member_id=member)
+    assert [ErrorCode.NONE] == driver.commit(OFFSET, generation=1, member_id=member)
 
 
 def test_a_member_that_does_not_know_yet_what_it_owns_cannot_commit() -> None:
     driver = CoordinatorDriver()
     member = driver.joined(driver.join(settle=True)).member_id
 
-    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.commit(PLACE, generation=1, member_id=member)
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.commit(OFFSET, generation=1, member_id=member)
 
 
 def test_an_empty_group_takes_commits_without_members_only() -> None:
@@ -112,8 +112,8 @@ def test_an_empty_group_takes_commits_without_members_only() -> None:
     (member,) = driver.stable("one")
     driver.leave(Leaver(member))
 
-    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.commit(PLACE, generation=2, member_id=member)
-    assert [ErrorCode.NONE] == driver.commit(PLACE)
+    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.commit(OFFSET, generation=2, member_id=member)
+    assert [ErrorCode.NONE] == driver.commit(OFFSET)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_metadata_is_limited_in_utf_16_code_units(metadata: str, expected: Error
     assert [expected] == driver.commit(OffsetToCommit("clicks", 0, 1, -1, metadata))
 
 
-def test_a_place_with_too_much_metadata_does_not_hold_up_the_others() -> None:
+def test_an_offset_with_too_much_metadata_does_not_hold_up_the_others() -> None:
     driver = CoordinatorDriver()
 
     errors = driver.commit(OffsetToCommit("clicks", 0, 1, -1, "x" * 5000), OffsetToCommit("clicks", 1, 2))
@@ -141,7 +141,7 @@ def test_a_place_with_too_much_metadata_does_not_hold_up_the_others() -> None:
     assert (None, 2) == (driver.offset("clicks", 0), driver.offset("clicks", 1))
 
 
-def test_groups_do_not_see_each_others_places() -> None:
+def test_groups_do_not_see_each_others_offsets() -> None:
     driver = CoordinatorDriver()
     driver.commit(OffsetToCommit("clicks", 0, 1000), group="billing")
     driver.commit(OffsetToCommit("clicks", 0, 850), group="fraud")
@@ -149,7 +149,7 @@ def test_groups_do_not_see_each_others_places() -> None:
     assert [1000, 850, None] == [driver.offset("clicks", 0, group) for group in ("billing", "fraud", "features")]
 
 
-def test_a_load_finds_every_place() -> None:
+def test_a_load_finds_every_offset() -> None:
     driver = CoordinatorDriver()
     for partition in range(3):
         driver.commit(OffsetToCommit("clicks", partition, partition * 10))

@@ -64,7 +64,7 @@ def error_of(answer: Any) -> int:
     return answer.topics[0].partitions[0].error_code
 
 
-def place_in(answer: Any) -> int:
+def offset_in(answer: Any) -> int:
     return answer.topics[0].partitions[0].committed_offset
 
 
@@ -91,7 +91,7 @@ def test_while_the_sync_is_held_back_there_is_no_answer_and_nobody_sees_the_comm
         assert not other.has_answer
 
     assert 0 == error_of(wire.receive(offset_commit, 8))
-    assert 53 == place_in(reader.receive(offset_fetch, 7))
+    assert 53 == offset_in(reader.receive(offset_fetch, 7))
     assert 0 == error_of(other.receive(offset_commit, 8))
     reader.close()
     other.close()
@@ -100,7 +100,7 @@ def test_while_the_sync_is_held_back_there_is_no_answer_and_nobody_sees_the_comm
 def test_a_commit_does_not_wait_for_the_files_of_its_partition(files: FaultyFileSystem, wire: Wire) -> None:
     with files.hold_syncs(LOG):
         assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
-        assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+        assert 53 == offset_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
 
 
 def commit_when_loaded(wire: Wire, group: str, offset: int) -> int:
@@ -111,12 +111,12 @@ def commit_when_loaded(wire: Wire, group: str, offset: int) -> int:
             return error
 
 
-def place_when_loaded(wire: Wire, group: str) -> int:
+def offset_when_loaded(wire: Wire, group: str) -> int:
     """Ask for a committed offset as a client does, which asks again while the coordinator loads."""
     while True:
         answer = wire.ask(offset_fetch, 7, **fetch(group))
         if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return place_in(answer)
+            return offset_in(answer)
 
 
 def test_a_failed_sync_is_never_acknowledged_and_what_was_committed_is_told_until_and_after_a_restart(
@@ -134,13 +134,13 @@ def test_a_failed_sync_is_never_acknowledged_and_what_was_committed_is_told_unti
     # No group can commit now, also none that had nothing in the failed round.
     for group in (HERE, ELSEWHERE, "some-other-group"):
         assert ErrorCode.COORDINATOR_NOT_AVAILABLE == wire.ask(find_coordinator, 2, key=group).error_code
-    assert [53, 7] == [place_when_loaded(wire, group) for group in (HERE, ELSEWHERE)]
+    assert [53, 7] == [offset_when_loaded(wire, group) for group in (HERE, ELSEWHERE)]
 
     broker.restart()
     again = Wire(broker)
     # The failed sync may have reached the disk: then the commit without an answer is there, and only that one.
-    assert place_in(again.ask(offset_fetch, 7, **fetch(HERE))) in (53, 54)
-    assert 7 == place_in(again.ask(offset_fetch, 7, **fetch(ELSEWHERE)))
+    assert offset_in(again.ask(offset_fetch, 7, **fetch(HERE))) in (53, 54)
+    assert 7 == offset_in(again.ask(offset_fetch, 7, **fetch(ELSEWHERE)))
     assert 0 == error_of(again.ask(offset_commit, 8, **commit(HERE, 56)))
     again.close()
 
@@ -156,7 +156,7 @@ def test_a_failed_write_is_never_acknowledged_and_the_disk_keeps_what_it_had(
     broker.restart()
 
     again = Wire(broker)
-    assert 53 == place_in(again.ask(offset_fetch, 7, **fetch(HERE)))
+    assert 53 == offset_in(again.ask(offset_fetch, 7, **fetch(HERE)))
     assert 0 == error_of(again.ask(offset_commit, 8, **commit(HERE, 55)))
     (group,) = again.ask(describe_groups, 5, groups=[HERE]).groups
     assert "Empty" == group.group_state
@@ -171,13 +171,13 @@ def test_a_commit_on_a_full_disk_is_refused_alone_and_the_next_is_taken_when_the
 
     for _ in range(3):
         assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
-        assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+        assert 53 == offset_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
         (group,) = wire.ask(describe_groups, 5, groups=[HERE]).groups
         assert (0, "Empty") == (group.error_code, group.group_state)
     files.heal()
 
     assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 55)))
-    assert 55 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+    assert 55 == offset_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
 
 
 def test_a_sync_of_commits_that_finds_the_disk_full_is_made_good_without_a_restart(
@@ -188,7 +188,7 @@ def test_a_sync_of_commits_that_finds_the_disk_full_is_made_good_without_a_resta
     assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
     broker.advance(5)
     assert ErrorCode.NOT_COORDINATOR == commit_when_loaded(wire, HERE, 54)
-    assert 53 == place_when_loaded(wire, HERE)
+    assert 53 == offset_when_loaded(wire, HERE)
 
     files.heal()
     broker.advance(5)
@@ -197,10 +197,10 @@ def test_a_sync_of_commits_that_finds_the_disk_full_is_made_good_without_a_resta
         return error_of(wire.ask(offset_commit, 8, **commit(HERE, 55))) == 0
 
     wait_until(is_taken, "the log has come back")
-    assert 55 == place_when_loaded(wire, HERE)
+    assert 55 == offset_when_loaded(wire, HERE)
     broker.restart()
     again = Wire(broker)
-    assert 55 == place_in(again.ask(offset_fetch, 7, **fetch(HERE)))
+    assert 55 == offset_in(again.ask(offset_fetch, 7, **fetch(HERE)))
     again.close()
 
 
@@ -219,9 +219,9 @@ def test_groups_are_loaded_again_after_their_log_failed_and_was_written_again_fr
     broker.advance(61)  # the longest back-off
 
     wait_until(lambda: wire.ask(offset_fetch, 7, **fetch(HERE)).error_code == 0, "the groups are loaded again")
-    assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+    assert 53 == offset_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
     assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 55)))
-    assert 55 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+    assert 55 == offset_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
 
 
 def test_commits_are_taken_again_by_themselves_after_there_was_no_descriptor(
@@ -235,7 +235,7 @@ def test_commits_are_taken_again_by_themselves_after_there_was_no_descriptor(
 
     wait_until(lambda: error_of(wire.ask(offset_commit, 8, **commit(HERE, 55))) == 0, "the commit is taken")
 
-    assert 55 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+    assert 55 == offset_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:

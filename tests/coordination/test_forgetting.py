@@ -141,7 +141,7 @@ def test_a_deleted_topic_takes_its_offsets_from_a_group_at_work() -> None:
 # By age
 
 
-def test_a_place_without_members_is_forgotten_a_week_after_its_commit() -> None:
+def test_an_offset_without_members_is_forgotten_a_week_after_its_commit() -> None:
     driver = CoordinatorDriver()
     driver.commit(OffsetToCommit("clicks", 0, 1))
     expire_after(driver, 3 * DAY_MS)
@@ -157,7 +157,7 @@ def test_a_place_without_members_is_forgotten_a_week_after_its_commit() -> None:
     assert GroupState.DEAD is driver.state()
 
 
-def test_places_of_a_group_that_had_members_are_forgotten_a_week_after_the_last_one_left() -> None:
+def test_offsets_of_a_group_that_had_members_are_forgotten_a_week_after_the_last_one_left() -> None:
     driver = CoordinatorDriver()
     (member,) = driver.stable("one")
     driver.commit(OffsetToCommit("clicks", 0, 1), generation=1, member_id=member)
@@ -174,7 +174,7 @@ def test_places_of_a_group_that_had_members_are_forgotten_a_week_after_the_last_
     assert [OffsetForgotten(group=GROUP, topic="clicks", partition=0), GroupForgotten(group=GROUP)] == driver.facts[-2:]
 
 
-def test_a_commit_does_not_renew_the_places_of_a_group_that_had_members() -> None:
+def test_a_commit_does_not_renew_the_offsets_of_a_group_that_had_members() -> None:
     driver = CoordinatorDriver()
     (member,) = driver.stable("one")
     driver.leave(Leaver(member))
@@ -213,7 +213,7 @@ def test_an_old_record_without_a_time_counts_from_the_commit() -> None:
     assert [OffsetForgotten(group=GROUP, topic="clicks", partition=0), GroupForgotten(group=GROUP)] == outcome.facts
 
 
-def test_consumers_at_work_lose_only_places_in_topics_they_no_longer_read() -> None:
+def test_consumers_at_work_lose_only_offsets_in_topics_they_no_longer_read() -> None:
     driver = CoordinatorDriver()
     (member,) = driver.stable("one")
     driver.commit(OffsetToCommit("clicks", 0, 1), OffsetToCommit("orders", 0, 2), generation=1, member_id=member)

@@ -76,14 +76,16 @@ def stable(wire: Wire, group: str, **more: Any) -> Any:
     return member
 
 
-def place(offset: int, partition: int = 0, **more: Any) -> Any:
+def at_offset(offset: int, partition: int = 0, **more: Any) -> Any:
     return offset_commit.schema.RequestPartition(
         partition_index=partition, committed_offset=offset, committed_metadata="note", **more
     )
 
 
-def committed(wire: Wire, group: str, *places: Any, topic: str = "clicks", version: int = 8, **more: Any) -> list[int]:
-    topics = [offset_commit.schema.RequestTopic(name=topic, partitions=list(places))]
+def committed(
+    wire: Wire, group: str, *partitions: Any, topic: str = "clicks", version: int = 8, **more: Any
+) -> list[int]:
+    topics = [offset_commit.schema.RequestTopic(name=topic, partitions=list(partitions))]
     answer = wire.ask(offset_commit, version, group_id=group, topics=topics, **more)
     return [partition.error_code for each in answer.topics for partition in each.partitions]
 
@@ -238,7 +240,9 @@ def test_a_commit_is_kept_and_fetched(wire: Wire, version: int) -> None:
     group = next(NAMES)
     more: dict[str, Any] = {"committed_leader_epoch": 0} if version >= 6 else {}
 
-    assert [0, 3] == committed(wire, group, place(259_000_000_000, **more), place(1, partition=7), version=version)
+    assert [0, 3] == committed(
+        wire, group, at_offset(259_000_000_000, **more), at_offset(1, partition=7), version=version
+    )
 
     fetched = wire.ask(
         offset_fetch, 7, group_id=group,
@@ -252,7 +256,7 @@ def test_a_commit_is_kept_and_fetched(wire: Wire, version: int) -> None:
 
 
 def test_a_commit_to_an_unknown_topic_is_refused_partition_by_partition(wire: Wire) -> None:
-    assert [3] == committed(wire, next(NAMES), place(1), topic="nowhere")
+    assert [3] == committed(wire, next(NAMES), at_offset(1), topic="nowhere")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ def test_a_commit_to_an_unknown_topic_is_refused_partition_by_partition(wire: Wi
 )
 def test_a_commit_of_a_generation_that_never_was_is_refused(wire: Wire, version: int, expected: ErrorCode) -> None:
     errors = committed(
-        wire, next(NAMES), place(1), version=version, generation_id_or_member_epoch=4, member_id="m"
+        wire, next(NAMES), at_offset(1), version=version, generation_id_or_member_epoch=4, member_id="m"
     )
 
     assert [expected] == errors
@@ -270,15 +274,15 @@ def test_a_tool_cannot_commit_while_members_are_at_work(wire: Wire) -> None:
     group = next(NAMES)
     member = stable(wire, group)
 
-    assert [ErrorCode.UNKNOWN_MEMBER_ID] == committed(wire, group, place(1))
-    assert [0] == committed(wire, group, place(1), generation_id_or_member_epoch=1, member_id=member.member_id)
+    assert [ErrorCode.UNKNOWN_MEMBER_ID] == committed(wire, group, at_offset(1))
+    assert [0] == committed(wire, group, at_offset(1), generation_id_or_member_epoch=1, member_id=member.member_id)
 
 
 @versions(offset_fetch)
 def test_offsets_are_fetched_by_partition_and_all_at_once(wire: Wire, version: int) -> None:
     group = next(NAMES)
-    committed(wire, group, place(5), place(6, partition=1))
-    committed(wire, group, place(7), topic="orders")
+    committed(wire, group, at_offset(5), at_offset(6, partition=1))
+    committed(wire, group, at_offset(7), topic="orders")
 
     if version >= 8:
         wanted = offset_fetch.schema.RequestGroup(
@@ -294,12 +298,12 @@ def test_offsets_are_fetched_by_partition_and_all_at_once(wire: Wire, version: i
         some = wire.ask(offset_fetch, version, group_id=group, topics=topics)
         full = wire.ask(offset_fetch, version, group_id=group, topics=None) if version >= 2 else None
 
-    assert [("clicks", [(1, 6), (9, -1)])] == _places(some)
+    assert [("clicks", [(1, 6), (9, -1)])] == _offsets(some)
     if full is not None:
-        assert [("clicks", [(0, 5), (1, 6)]), ("orders", [(0, 7)])] == _places(full)
+        assert [("clicks", [(0, 5), (1, 6)]), ("orders", [(0, 7)])] == _offsets(full)
 
 
-def _places(answer: Any) -> list[tuple[str, list[tuple[int, int]]]]:
+def _offsets(answer: Any) -> list[tuple[str, list[tuple[int, int]]]]:
     return [
         (topic.name, [(each.partition_index, each.committed_offset) for each in topic.partitions])
         for topic in answer.topics
@@ -328,7 +332,7 @@ def test_a_group_is_described(wire: Wire, version: int) -> None:
 @versions(list_groups)
 def test_groups_are_listed(wire: Wire, version: int) -> None:
     empty, full = next(NAMES), next(NAMES)
-    committed(wire, empty, place(1))
+    committed(wire, empty, at_offset(1))
     stable(wire, full)
 
     listed = {group.group_id: group for group in wire.ask(list_groups, version).groups}
@@ -348,7 +352,7 @@ def test_groups_are_listed(wire: Wire, version: int) -> None:
 @versions(delete_groups)
 def test_groups_are_deleted(wire: Wire, version: int) -> None:
     empty, full = next(NAMES), next(NAMES)
-    committed(wire, empty, place(1))
+    committed(wire, empty, at_offset(1))
     stable(wire, full)
 
     results = wire.ask(delete_groups, version, groups_names=[empty, full, "nobody"]).results
@@ -360,8 +364,8 @@ def test_groups_are_deleted(wire: Wire, version: int) -> None:
 
 def test_offsets_are_deleted_but_for_topics_that_are_read(wire: Wire) -> None:
     group = next(NAMES)
-    committed(wire, group, place(1))
-    committed(wire, group, place(2), topic="orders")
+    committed(wire, group, at_offset(1))
+    committed(wire, group, at_offset(2), topic="orders")
     stable(wire, group)
     schema = offset_delete.schema
     topics = [
@@ -394,7 +398,7 @@ def test_offsets_of_no_group_cannot_be_deleted(wire: Wire) -> None:
         (leave_group, {"group_id": "g"}, lambda answer: answer.error_code),
         (
             offset_commit,
-            {"group_id": "g", "topics": [offset_commit.schema.RequestTopic(name="clicks", partitions=[place(1)])]},
+            {"group_id": "g", "topics": [offset_commit.schema.RequestTopic(name="clicks", partitions=[at_offset(1)])]},
             lambda answer: answer.topics[0].partitions[0].error_code,
         ),
         (
@@ -438,13 +442,13 @@ def test_a_deleted_topic_takes_its_offsets_with_it(served: Broker, wire: Wire) -
 
     group = next(NAMES)
     served.create_topic("short-lived")
-    committed(wire, group, place(5), topic="short-lived")
-    committed(wire, group, place(6))
+    committed(wire, group, at_offset(5), topic="short-lived")
+    committed(wire, group, at_offset(6))
 
     wire.ask(delete_topics, 3, topic_names=["short-lived"])
 
     answer = wire.ask(offset_fetch, 7, group_id=group, topics=None)
-    assert [("clicks", [(0, 6)])] == _places(answer)
+    assert [("clicks", [(0, 6)])] == _offsets(answer)
 
 
 def test_groups_and_offsets_outlive_a_restart() -> None:
@@ -452,7 +456,7 @@ def test_groups_and_offsets_outlive_a_restart() -> None:
         broker.create_topic("clicks")
         wire = Wire(broker)
         member = stable(wire, "workers")
-        committed(wire, "tool", place(5))
+        committed(wire, "tool", at_offset(5))
         wire.close()
 
         broker.restart()
@@ -461,7 +465,7 @@ def test_groups_and_offsets_outlive_a_restart() -> None:
         assert 0 == wire.ask(
             heartbeat, 4, group_id="workers", generation_id=1, member_id=member.member_id
         ).error_code
-        assert [("clicks", [(0, 5)])] == _places(wire.ask(offset_fetch, 7, group_id="tool", topics=None))
+        assert [("clicks", [(0, 5)])] == _offsets(wire.ask(offset_fetch, 7, group_id="tool", topics=None))
         wire.close()
 
 
@@ -469,10 +473,10 @@ def test_a_week_of_idleness_is_forgotten() -> None:
     with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
         broker.create_topic("clicks")
         wire = Wire(broker)
-        committed(wire, "weekly", place(5))
+        committed(wire, "weekly", at_offset(5))
 
         broker.advance(7 * 86_400 - 1)
-        committed(wire, "daily", place(6))
+        committed(wire, "daily", at_offset(6))
         broker.advance(601)
 
         listed = {group.group_id for group in wire.ask(list_groups, 5).groups}
@@ -487,15 +491,15 @@ def test_large_journals_are_loaded_in_the_background(monkeypatch: pytest.MonkeyP
         broker.create_topic("clicks")
         wire = Wire(broker)
         for offset in range(100):
-            committed(wire, "busy", place(offset))
-        committed(wire, "other", place(7))
+            committed(wire, "busy", at_offset(offset))
+        committed(wire, "other", at_offset(7))
         wire.close()
 
         broker.restart()
 
         wire = Wire(broker)
         assert {"busy", "other"} == {group.group_id for group in wire.ask(list_groups, 5).groups}
-        assert [("clicks", [(0, 99)])] == _places(wire.ask(offset_fetch, 7, group_id="busy", topics=None))
+        assert [("clicks", [(0, 99)])] == _offsets(wire.ask(offset_fetch, 7, group_id="busy", topics=None))
         wire.close()
 
 
@@ -516,7 +520,9 @@ def test_groups_and_commits_outlive_a_kill() -> None:
         broker.create_topic("clicks")
         wire = Wire(broker)
         member = stable(wire, "workers")
-        assert [0] == committed(wire, "workers", place(5), generation_id_or_member_epoch=1, member_id=member.member_id)
+        assert [0] == committed(
+            wire, "workers", at_offset(5), generation_id_or_member_epoch=1, member_id=member.member_id
+        )
         wire.close()
 
         broker.kill()
@@ -525,5 +531,5 @@ def test_groups_and_commits_outlive_a_kill() -> None:
         wire = Wire(broker)
         beat = wire.ask(heartbeat, 4, group_id="workers", generation_id=1, member_id=member.member_id)
         assert 0 == beat.error_code
-        assert [("clicks", [(0, 5)])] == _places(wire.ask(offset_fetch, 7, group_id="workers", topics=None))
+        assert [("clicks", [(0, 5)])] == _offsets(wire.ask(offset_fetch, 7, group_id="workers", topics=None))
         wire.close()

@@ -27,7 +27,7 @@ from tests.harness.brokers import BrokerUnderTest
 
 pytestmark = pytest.mark.kafka
 
-# What differs by nature: how long, and sentences for people.
+# What differs by nature: how long, and messages for people.
 MASKED = {"throttle_time_ms", "error_message"}
 ORDERED_BY = ("partition_index", "group_id", "name", "member_id")
 RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -110,13 +110,13 @@ class Talk:
         return self.ask(heartbeat, 4, **(fields | more))
 
     def commit(
-        self, *places: tuple[int, int, str | None], version: int = 8, topic: str | None = None, **more: Any
+        self, *offsets: tuple[int, int, str | None], version: int = 8, topic: str | None = None, **more: Any
     ) -> Any:
         partitions = [
             offset_commit.schema.RequestPartition(
                 partition_index=partition, committed_offset=offset, committed_metadata=metadata
             )
-            for partition, offset, metadata in places
+            for partition, offset, metadata in offsets
         ]
         topics = [offset_commit.schema.RequestTopic(name=topic or self.topic, partitions=partitions)]
         return self.ask(offset_commit, version, **({"group_id": self.group, "topics": topics} | more))
@@ -362,7 +362,7 @@ def deletions(at: Talk) -> None:
     at.commit((0, 5, ""), (1, 6, ""))
     at.delete_offsets(0, 9)
     at.delete_offsets(0, topic="nowhere")
-    at.commit((0, 7, ""))  # or the group, without a place and a member, may be forgotten before it is deleted
+    at.commit((0, 7, ""))  # or the group, without an offset and a member, may be forgotten before it is deleted
     at.fetch()
     member = at.join()
     at.delete()

@@ -23,18 +23,18 @@ KEY = TopicPartition("__counters", 0)
 PRODUCER_ID, PRODUCER_EPOCH = 2**40 + 1, 3
 
 
-class Added(NamedTuple):
+class CounterAdded(NamedTuple):
     """A counter has grown."""
 
     name: str
     number: int
 
 
-class Ended(NamedTuple):
+class CounterEnded(NamedTuple):
     """Nothing is counted any more; a control batch says so."""
 
 
-class Counters:
+class CounterCoordinator:
     """Counts, until it is ended."""
 
     def __init__(self) -> None:
@@ -46,46 +46,46 @@ class Counters:
     def memory_bytes(self) -> int:
         return 100 * len(self.counts)
 
-    def add(self, name: str, number: int, ticket: Ticket) -> Outcome["Added | Ended"]:
+    def add(self, name: str, number: int, ticket: Ticket) -> Outcome["CounterAdded | CounterEnded"]:
         if self.is_ended:
             raise Refused(ErrorCode.INVALID_REQUEST)
-        return Outcome(facts=[Added(name, number)], replies=[Reply(ticket, self.counts.get(name, 0) + number)])
+        return Outcome(facts=[CounterAdded(name, number)], replies=[Reply(ticket, self.counts.get(name, 0) + number)])
 
-    def encode(self, facts: Sequence["Added | Ended"]) -> LogBatch:
-        records = [(fact.name.encode(), b"%d" % fact.number) for fact in facts if isinstance(fact, Added)]
+    def encode(self, facts: Sequence["CounterAdded | CounterEnded"]) -> LogBatch:
+        records = [(fact.name.encode(), b"%d" % fact.number) for fact in facts if isinstance(fact, CounterAdded)]
         if records:
             return LogBatch(records)
         return LogBatch([(b"end", b"")], PRODUCER_ID, PRODUCER_EPOCH, is_transactional=True, is_control=True)
 
-    def decode(self, batch: LogBatch) -> Iterable["Added | Ended"]:
+    def decode(self, batch: LogBatch) -> Iterable["CounterAdded | CounterEnded"]:
         if batch.is_control:
             assert (PRODUCER_ID, PRODUCER_EPOCH, True) == (*batch[1:3], batch.is_transactional)
-            return [Ended()]
-        return [Added((key or b"").decode(), int(value or b"0")) for key, value in batch.records]
+            return [CounterEnded()]
+        return [CounterAdded((key or b"").decode(), int(value or b"0")) for key, value in batch.records]
 
-    def apply(self, fact: "Added | Ended") -> None:
-        if isinstance(fact, Added):
+    def apply(self, fact: "CounterAdded | CounterEnded") -> None:
+        if isinstance(fact, CounterAdded):
             self.counts[fact.name] = self.counts.get(fact.name, 0) + fact.number
         else:
             self.is_ended = True
 
-    def leaves_no_trace(self, facts: Sequence["Added | Ended"]) -> bool:
+    def leaves_no_trace(self, facts: Sequence["CounterAdded | CounterEnded"]) -> bool:
         return True
 
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
 
-    def expire(self, *, now_ms: int) -> Outcome["Added | Ended"]:
+    def expire(self, *, now_ms: int) -> Outcome["CounterAdded | CounterEnded"]:
         self.deadline_ms = None
-        return Outcome(facts=[Ended()])
+        return Outcome(facts=[CounterEnded()])
 
 
-Runtime = CoordinatorRuntime[Counters, Added | Ended]
+Runtime = CoordinatorRuntime[CounterCoordinator, CounterAdded | CounterEnded]
 
 
 def new_runtime(log: PartitionLog | FakeInternalLog, timers: FakeTimers) -> Runtime:
     made: Runtime = CoordinatorRuntime(
-        KEY, log, new_coordinator=Counters, begin=lambda coordinator: (), clock=timers.clock, timers=timers
+        KEY, log, new_coordinator=CounterCoordinator, begin=lambda coordinator: (), clock=timers.clock, timers=timers
     )
     made.load_now()
     return made
@@ -116,9 +116,9 @@ def test_its_control_batches_are_written_to_a_real_partition_and_read_again(driv
     coordinator = runtime.coordinator
     assert coordinator is not None
     for number in range(3):
-        runtime.run(lambda now_ms, number=number: Outcome(facts=[Added(f"counter {number}", number)]))
+        runtime.run(lambda now_ms, number=number: Outcome(facts=[CounterAdded(f"counter {number}", number)]))
     coordinator.deadline_ms = timers.clock.now_ms() + 1000
-    runtime.run(lambda now_ms: Outcome(facts=[Added("last", 9)]))
+    runtime.run(lambda now_ms: Outcome(facts=[CounterAdded("last", 9)]))
     timers.advance(1000)
     driver.settle(partition)
     assert coordinator.is_ended, "its deadline has passed"
@@ -133,7 +133,7 @@ def test_its_control_batches_are_written_to_a_real_partition_and_read_again(driv
 def test_a_damaged_control_batch_makes_the_coordinator_unreadable(driver: LogDriver, tmp_path: Path) -> None:
     partition = driver.create()
     runtime = new_runtime(PartitionLog(partition), FakeTimers(ManualClock()))
-    runtime.run(lambda now_ms: Outcome(facts=[Ended()]))
+    runtime.run(lambda now_ms: Outcome(facts=[CounterEnded()]))
     driver.settle(partition)
     (path,) = driver.folder().glob("*.log")
     content = bytearray(path.read_bytes())
@@ -149,7 +149,7 @@ def test_a_runtime_takes_only_the_steps_of_its_table() -> None:
     for state, following in TRANSITIONS.items():
         for wanted in CoordinatorState:
             runtime: Runtime = CoordinatorRuntime(
-                KEY, FakeInternalLog(), new_coordinator=Counters, begin=lambda coordinator: (),
+                KEY, FakeInternalLog(), new_coordinator=CounterCoordinator, begin=lambda coordinator: (),
                 clock=ManualClock(), timers=FakeTimers(ManualClock()),
             )  # fmt: skip
             runtime._state = state

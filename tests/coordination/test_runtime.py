@@ -19,7 +19,7 @@ from tests.coordination.fakes import FakeInternalLog, FakeTimers
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
 
 
-class Bench:
+class RuntimeDriver:
     """One shard on a fake journal."""
 
     def __init__(self, journal: FakeInternalLog, *, topics: set[str] | None = None) -> None:
@@ -62,7 +62,7 @@ class Bench:
         return self.runtime.ask(lambda at, ticket, now: at.heartbeat(command, ticket, now_ms=now))
 
     def offsets(self, group: str = GROUP) -> asyncio.Future[dict[tuple[str, int], int]]:
-        return self.runtime.read(lambda at: {key: place.offset for key, place in at.committed_offsets(group).items()})
+        return self.runtime.read(lambda at: {key: stored.offset for key, stored in at.committed_offsets(group).items()})
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -85,113 +85,113 @@ def code_of(future: asyncio.Future[Any]) -> ErrorCode:
     return error.code
 
 
-def loaded(journal: FakeInternalLog, **more: Any) -> Bench:
-    bench = Bench(journal, **more)
-    bench.runtime.load_now()
-    return bench
+def loaded(journal: FakeInternalLog, **more: Any) -> RuntimeDriver:
+    driver = RuntimeDriver(journal, **more)
+    driver.runtime.load_now()
+    return driver
 
 
 @on_a_loop
 async def test_a_commit_is_answered_when_it_is_on_disk() -> None:
-    bench = loaded(FakeInternalLog(is_held=True))
-    answer = bench.commit(5)
+    driver = loaded(FakeInternalLog(is_held=True))
+    answer = driver.commit(5)
     await breathe()
     assert not answer.done()
 
-    bench.journal.sync()
+    driver.journal.sync()
 
     assert (ErrorCode.NONE,) == (await answer).errors
 
 
 @on_a_loop
 async def test_a_reader_waits_for_what_it_would_be_shown() -> None:
-    bench = loaded(FakeInternalLog(is_held=True))
-    bench.commit(5)
-    seen = bench.offsets()
+    driver = loaded(FakeInternalLog(is_held=True))
+    driver.commit(5)
+    seen = driver.offsets()
     await breathe()
     assert not seen.done()
 
-    bench.journal.sync()
+    driver.journal.sync()
 
     assert {("clicks", 0): 5} == await seen
 
 
 @on_a_loop
 async def test_a_reader_with_nothing_to_wait_for_is_answered_at_once() -> None:
-    bench = loaded(FakeInternalLog(is_held=True))
-    bench.commit(5)
-    bench.journal.sync()
+    driver = loaded(FakeInternalLog(is_held=True))
+    driver.commit(5)
+    driver.journal.sync()
 
-    assert bench.offsets().done()
+    assert driver.offsets().done()
 
 
 @on_a_loop
 async def test_later_commits_are_decided_before_earlier_ones_are_durable() -> None:
-    bench = loaded(FakeInternalLog(is_held=True))
-    first, second = bench.commit(5), bench.commit(6)
+    driver = loaded(FakeInternalLog(is_held=True))
+    first, second = driver.commit(5), driver.commit(6)
 
-    bench.journal.sync(batches=1)
+    driver.journal.sync(batches=1)
     await breathe()
     assert (True, False) == (first.done(), second.done())
 
-    bench.journal.sync()
+    driver.journal.sync()
     await second
-    assert {("clicks", 0): 6} == await bench.offsets()
+    assert {("clicks", 0): 6} == await driver.offsets()
 
 
 @on_a_loop
 async def test_an_assignment_is_given_when_it_is_on_disk() -> None:
-    bench = loaded(FakeInternalLog(is_held=True))
-    joining = bench.join()
-    bench.journal.sync()
-    bench.timers.advance(0)
-    synced = bench.sync(await joining)
+    driver = loaded(FakeInternalLog(is_held=True))
+    joining = driver.join()
+    driver.journal.sync()
+    driver.timers.advance(0)
+    synced = driver.sync(await joining)
     await breathe()
     assert not synced.done()
 
-    bench.journal.sync()
+    driver.journal.sync()
 
     assert b"P0" == (await synced).assignment
 
 
 @on_a_loop
 async def test_a_failed_sync_answers_everybody_with_an_error_and_loads_again() -> None:
-    bench = loaded(FakeInternalLog(is_held=True))
-    bench.commit(5)
-    bench.journal.sync()
-    lost, reading = bench.commit(6), bench.offsets()
+    driver = loaded(FakeInternalLog(is_held=True))
+    driver.commit(5)
+    driver.journal.sync()
+    lost, reading = driver.commit(6), driver.offsets()
 
-    bench.journal.fail()
+    driver.journal.fail()
     await breathe()
 
     assert (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR) == (code_of(lost), code_of(reading))
-    assert {("clicks", 0): 5} == await bench.offsets()
+    assert {("clicks", 0): 5} == await driver.offsets()
 
 
 @on_a_loop
 async def test_a_failed_write_answers_with_an_error_and_leaves_no_trace() -> None:
-    bench = loaded(FakeInternalLog())
-    await bench.commit(5)
-    bench.journal.fails_next_write = True
+    driver = loaded(FakeInternalLog())
+    await driver.commit(5)
+    driver.journal.fails_next_write = True
 
-    lost = bench.commit(6)
+    lost = driver.commit(6)
     await breathe()
 
     assert ErrorCode.NOT_COORDINATOR == code_of(lost)
-    assert {("clicks", 0): 5} == await bench.offsets()
+    assert {("clicks", 0): 5} == await driver.offsets()
 
 
 @on_a_loop
 async def test_a_member_that_waits_is_told_when_the_disk_fails() -> None:
-    bench = loaded(FakeInternalLog())
-    first = bench.join()
-    bench.timers.advance(0)
+    driver = loaded(FakeInternalLog())
+    first = driver.join()
+    driver.timers.advance(0)
     joined = await first
-    await bench.sync(joined)
-    waiting = bench.join()
+    await driver.sync(joined)
+    waiting = driver.join()
 
-    bench.journal.fails_next_write = True
-    bench.commit(1, group="other")
+    driver.journal.fails_next_write = True
+    driver.commit(1, group="other")
     await breathe()
 
     assert ErrorCode.NOT_COORDINATOR == code_of(waiting)
@@ -199,54 +199,54 @@ async def test_a_member_that_waits_is_told_when_the_disk_fails() -> None:
 
 @on_a_loop
 async def test_a_failed_journal_takes_no_commands_but_is_still_read() -> None:
-    bench = loaded(FakeInternalLog())
-    await bench.commit(5)
-    bench.journal.fail()
+    driver = loaded(FakeInternalLog())
+    await driver.commit(5)
+    driver.journal.fail()
 
     with pytest.raises(Refused) as refused:
-        bench.commit(6)
+        driver.commit(6)
 
     assert ErrorCode.NOT_COORDINATOR is refused.value.code
-    assert {("clicks", 0): 5} == await bench.offsets()
-    assert not bench.runtime.is_available
+    assert {("clicks", 0): 5} == await driver.offsets()
+    assert not driver.runtime.is_available
 
 
 @on_a_loop
 async def test_groups_that_were_loaded_while_their_log_was_stopped_change_again_when_it_is_healed() -> None:
-    bench = loaded(FakeInternalLog(), topics={"clicks", "orders"})
-    await bench.commit(5)
-    await bench.commit(3, "orders")
-    bench.journal.fails_next_write = True
-    lost = bench.commit(6)
+    driver = loaded(FakeInternalLog(), topics={"clicks", "orders"})
+    await driver.commit(5)
+    await driver.commit(3, "orders")
+    driver.journal.fails_next_write = True
+    lost = driver.commit(6)
     await breathe()
     assert ErrorCode.NOT_COORDINATOR == code_of(lost)
-    assert {("clicks", 0): 5, ("orders", 0): 3} == await bench.offsets(), "it was loaded again from what is durable"
-    bench.topics.remove("orders")
-    run_at_once(bench.runtime.forget_topics({"orders"}))
+    assert {("clicks", 0): 5, ("orders", 0): 3} == await driver.offsets(), "it was loaded again from what is durable"
+    driver.topics.remove("orders")
+    run_at_once(driver.runtime.forget_topics({"orders"}))
 
-    bench.journal.heal()
+    driver.journal.heal()
 
-    assert (ErrorCode.NONE,) == (await bench.commit(7)).errors
-    assert {("clicks", 0): 7} == await bench.offsets(), "and what went meanwhile is forgotten"
+    assert (ErrorCode.NONE,) == (await driver.commit(7)).errors
+    assert {("clicks", 0): 7} == await driver.offsets(), "and what went meanwhile is forgotten"
 
 
 @on_a_loop
 async def test_groups_that_could_not_be_loaded_while_their_log_was_stopped_are_loaded_when_it_is_healed() -> None:
-    bench = loaded(FakeInternalLog())
-    await bench.commit(5)
-    bench.journal.fails_next_write = bench.journal.fails_reads = True
-    bench.commit(6)
+    driver = loaded(FakeInternalLog())
+    await driver.commit(5)
+    driver.journal.fails_next_write = driver.journal.fails_reads = True
+    driver.commit(6)
     for _ in range(2):
         await breathe()
         with pytest.raises(Refused) as refused:
-            bench.offsets()
+            driver.offsets()
         assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS is refused.value.code
 
-    bench.journal.heal()
+    driver.journal.heal()
     await breathe()
 
-    assert {("clicks", 0): 5} == await bench.offsets()
-    assert (ErrorCode.NONE,) == (await bench.commit(7)).errors
+    assert {("clicks", 0): 5} == await driver.offsets()
+    assert (ErrorCode.NONE,) == (await driver.commit(7)).errors
 
 
 @on_a_loop
@@ -255,43 +255,43 @@ async def test_groups_whose_log_could_not_be_read_once_are_loaded_when_the_disk_
     await before.commit(5)
     journal = FakeInternalLog(before.journal.entries)
     journal.read_error = OSError(errno.EIO, "Input/output error")
-    bench = loaded(journal)
+    driver = loaded(journal)
     with pytest.raises(Refused) as refused:
-        bench.offsets()
+        driver.offsets()
     assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS is refused.value.code, "clients ask again"
 
     journal.read_error = None
-    bench.timers.clock.advance(seconds=1)
+    driver.timers.clock.advance(seconds=1)
     with pytest.raises(Refused):
-        bench.offsets()
+        driver.offsets()
     await breathe()
 
-    assert {("clicks", 0): 5} == await bench.offsets()
-    assert (ErrorCode.NONE,) == (await bench.commit(7)).errors
+    assert {("clicks", 0): 5} == await driver.offsets()
+    assert (ErrorCode.NONE,) == (await driver.commit(7)).errors
 
 
 @on_a_loop
 async def test_a_load_that_fails_after_one_that_succeeded_is_tried_again_as_soon_as_the_first() -> None:
     journal = FakeInternalLog()
     journal.read_error = OSError(errno.EIO, "Input/output error")
-    bench = loaded(journal)
+    driver = loaded(journal)
 
     async def is_loaded_after_a_second() -> bool:
         journal.read_error = None
-        bench.timers.clock.advance(seconds=1)
+        driver.timers.clock.advance(seconds=1)
         with pytest.raises(Refused):
-            bench.offsets()
+            driver.offsets()
         await breathe()
-        return bench.runtime.is_loaded
+        return driver.runtime.is_loaded
 
     assert await is_loaded_after_a_second()
     journal.fails_next_write, journal.read_error = True, OSError(errno.EIO, "Input/output error")
-    lost = bench.commit(5)
+    lost = driver.commit(5)
     journal.heal()
     await breathe()
 
     assert ErrorCode.NOT_COORDINATOR is code_of(lost)
-    assert not bench.runtime.is_loaded
+    assert not driver.runtime.is_loaded
     assert await is_loaded_after_a_second()
 
 
@@ -299,14 +299,14 @@ async def test_a_load_that_fails_after_one_that_succeeded_is_tried_again_as_soon
 async def test_a_log_that_stays_unreadable_is_read_again_less_and_less_often_however_often_clients_ask() -> None:
     journal = FakeInternalLog()
     journal.read_error = OSError(errno.EIO, "Input/output error")
-    bench = loaded(journal)
+    driver = loaded(journal)
 
     async def reads_in(seconds: int) -> int:
         before = journal.reads
         for _ in range(seconds * 10):
-            bench.timers.clock.advance(seconds=0.1)
+            driver.timers.clock.advance(seconds=0.1)
             with pytest.raises(Refused):
-                bench.offsets()
+                driver.offsets()
             await breathe()
         return journal.reads - before
 
@@ -319,10 +319,10 @@ def test_a_damaged_log_is_one_event_without_a_traceback(caplog: pytest.LogCaptur
     async def load() -> None:
         journal = FakeInternalLog()
         journal.read_error = Malformed("the CRC of the batch is wrong")
-        bench = loaded(journal)
+        driver = loaded(journal)
         for _ in range(3):
             with pytest.raises(Refused):
-                bench.offsets()
+                driver.offsets()
             await breathe()
 
     load()
@@ -336,15 +336,15 @@ async def test_while_it_loads_a_shard_says_so() -> None:
     before = loaded(FakeInternalLog())
     for offset in range(20):
         await before.commit(offset)
-    bench = Bench(FakeInternalLog(before.journal.entries))
+    driver = RuntimeDriver(FakeInternalLog(before.journal.entries))
 
     with pytest.raises(Refused) as refused:
-        bench.commit(6)
+        driver.commit(6)
     assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS is refused.value.code
-    assert bench.runtime.is_available
+    assert driver.runtime.is_available
 
-    await bench.runtime.load()
-    assert {("clicks", 0): 19} == await bench.offsets()
+    await driver.runtime.load()
+    assert {("clicks", 0): 19} == await driver.offsets()
 
 
 @on_a_loop
@@ -352,9 +352,9 @@ async def test_a_load_yields_to_others() -> None:
     before = loaded(FakeInternalLog())
     for offset in range(30):
         await before.commit(offset)
-    bench = Bench(FakeInternalLog(before.journal.entries))
+    driver = RuntimeDriver(FakeInternalLog(before.journal.entries))
 
-    loading = bench.runtime.load()
+    loading = driver.runtime.load()
     await asyncio.sleep(0)
 
     assert not loading.done()
@@ -363,13 +363,13 @@ async def test_a_load_yields_to_others() -> None:
 
 @on_a_loop
 async def test_a_broken_record_makes_its_groups_unavailable_not_wrong() -> None:
-    bench = loaded(FakeInternalLog([(b"\x00\x01broken", b"")]))
+    driver = loaded(FakeInternalLog([(b"\x00\x01broken", b"")]))
 
     with pytest.raises(Refused) as refused:
-        bench.offsets()
+        driver.offsets()
 
     assert ErrorCode.NOT_COORDINATOR is refused.value.code
-    assert not bench.runtime.is_available
+    assert not driver.runtime.is_available
 
 
 @on_a_loop
@@ -378,81 +378,81 @@ async def test_offsets_of_topics_that_are_gone_are_forgotten_at_load() -> None:
     await before.commit(5, "clicks")
     await before.commit(6, "orders")
 
-    bench = loaded(FakeInternalLog(before.journal.entries), topics={"orders"})
+    driver = loaded(FakeInternalLog(before.journal.entries), topics={"orders"})
 
-    assert {("orders", 0): 6} == await bench.offsets()
-    assert len(bench.journal.entries) == 3
+    assert {("orders", 0): 6} == await driver.offsets()
+    assert len(driver.journal.entries) == 3
 
 
 @on_a_loop
 async def test_a_topic_deleted_and_made_again_during_a_load_starts_without_offsets() -> None:
     before = loaded(FakeInternalLog())
     await before.commit(5)
-    bench = Bench(FakeInternalLog(before.journal.entries))
-    loading = bench.runtime.load()
+    driver = RuntimeDriver(FakeInternalLog(before.journal.entries))
+    loading = driver.runtime.load()
 
-    run_at_once(bench.runtime.forget_topics({"clicks"}))
+    run_at_once(driver.runtime.forget_topics({"clicks"}))
     await loading
 
-    assert {} == await bench.offsets()
+    assert {} == await driver.offsets()
 
 
 @on_a_loop
 async def test_a_session_ends_by_the_clock_alone() -> None:
-    bench = loaded(FakeInternalLog())
-    joining = bench.join()
-    bench.timers.advance(0)
+    driver = loaded(FakeInternalLog())
+    joining = driver.join()
+    driver.timers.advance(0)
     joined = await joining
-    await bench.sync(joined)
+    await driver.sync(joined)
 
-    bench.timers.advance(9_999)
-    assert ErrorCode.NONE is (await bench.heartbeat(joined)).error
-    bench.timers.advance(10_000)
+    driver.timers.advance(9_999)
+    assert ErrorCode.NONE is (await driver.heartbeat(joined)).error
+    driver.timers.advance(10_000)
 
     with pytest.raises(Refused) as refused:
-        await bench.heartbeat(joined)
+        await driver.heartbeat(joined)
     assert ErrorCode.UNKNOWN_MEMBER_ID is refused.value.code
 
 
 @on_a_loop
 async def test_closing_sends_those_who_wait_away_and_answers_what_becomes_durable() -> None:
-    bench = loaded(FakeInternalLog(is_held=True))
-    joining = bench.join()
-    committing = bench.commit(5, group="other")
+    driver = loaded(FakeInternalLog(is_held=True))
+    joining = driver.join()
+    committing = driver.commit(5, group="other")
 
-    bench.runtime.close()
+    driver.runtime.close()
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == code_of(joining)
-    bench.journal.sync()
+    driver.journal.sync()
 
     assert (ErrorCode.NONE,) == (await committing).errors
     with pytest.raises(Refused):
-        bench.commit(6)
+        driver.commit(6)
 
 
 @on_a_loop
 async def test_a_client_that_went_away_disturbs_nobody() -> None:
-    bench = loaded(FakeInternalLog(is_held=True))
-    gone, there = bench.commit(5), bench.commit(6)
+    driver = loaded(FakeInternalLog(is_held=True))
+    gone, there = driver.commit(5), driver.commit(6)
     gone.cancel()
 
-    bench.journal.sync()
+    driver.journal.sync()
 
     assert (ErrorCode.NONE,) == (await there).errors
 
 
 @on_a_loop
 async def test_a_bug_in_a_decision_costs_its_request_and_nothing_else() -> None:
-    bench = loaded(FakeInternalLog())
-    await bench.commit(5)
+    driver = loaded(FakeInternalLog())
+    await driver.commit(5)
 
     def broken(*_: object) -> Any:
         raise AssertionError("a bug")
 
-    lost = bench.runtime.ask(broken)
+    lost = driver.runtime.ask(broken)
     await breathe()
 
     assert ErrorCode.NOT_COORDINATOR == code_of(lost)
-    assert {("clicks", 0): 5} == await bench.offsets()
+    assert {("clicks", 0): 5} == await driver.offsets()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -467,19 +467,19 @@ def test_groups_that_could_not_be_loaded_for_lack_of_descriptors_or_memory_are_l
 
     async def test() -> None:
         journal = Unopened()
-        bench = Bench(journal)
+        driver = RuntimeDriver(journal)
         for _ in range(3):
             with pytest.raises(Refused) as refused:
-                bench.commit(1)
+                driver.commit(1)
             assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS == refused.value.code
             await breathe()
         journal.is_short = False
         with pytest.raises(Refused):
-            bench.commit(1)
+            driver.commit(1)
         await breathe()
 
-        await bench.commit(2)
+        await driver.commit(2)
 
-        assert {("clicks", 0): 2} == await bench.offsets()
+        assert {("clicks", 0): 2} == await driver.offsets()
 
     on_a_loop(test)()

@@ -8,14 +8,14 @@ from logmark.coordination.group import GroupState
 from logmark.errors import ErrorCode
 from tests.coordination.coordinator_driver import GROUP, CoordinatorDriver
 
-PLACE = OffsetToCommit("clicks", 0, 5)
+OFFSET = OffsetToCommit("clicks", 0, 5)
 
 
 @pytest.mark.parametrize(
     "sign",
     [
         lambda driver, member: driver.heartbeat(member, 1),
-        lambda driver, member: driver.commit(PLACE, generation=1, member_id=member),
+        lambda driver, member: driver.commit(OFFSET, generation=1, member_id=member),
         lambda driver, member: driver.sync(member, 1),
         lambda driver, member: driver.join(member),
     ],
@@ -101,7 +101,7 @@ def test_a_loaded_group_goes_on_where_it_was() -> None:
     driver.reload()
 
     assert b"two-id2" == driver.assignment(driver.sync(follower, 1))
-    assert [ErrorCode.NONE] == driver.commit(PLACE, generation=1, member_id=leader)
+    assert [ErrorCode.NONE] == driver.commit(OFFSET, generation=1, member_id=leader)
     new = driver.join(client_id="three")
     driver.join(leader), driver.join(follower)
     assert 2 == driver.joined(new).generation

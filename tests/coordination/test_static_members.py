@@ -29,7 +29,7 @@ def test_a_static_member_needs_no_second_join_for_its_id() -> None:
     assert (ErrorCode.NONE, "i1-id1") == (joined.error, joined.member_id)
 
 
-def test_a_restarted_static_member_takes_its_place_without_a_rebalance() -> None:
+def test_a_restarted_static_member_gets_its_assignment_without_a_rebalance() -> None:
     driver = CoordinatorDriver()
     _, two = static_pair(driver)
 
@@ -132,7 +132,7 @@ def test_a_restart_before_the_assignment_rebalances() -> None:
     assert one != driver.joined(back).member_id
 
 
-def test_a_static_member_that_does_not_join_again_keeps_its_place_until_its_session_ends() -> None:
+def test_a_static_member_that_does_not_join_again_stays_a_member_until_its_session_ends() -> None:
     driver = CoordinatorDriver()
     one, two = static_pair(driver)
     driver.join(one, instance_id="i1", protocols=BOTH[:1])

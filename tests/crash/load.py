@@ -103,12 +103,12 @@ class Load:
                 self._producer.poll(0.01)
                 continue
             number = history.sent[partition]
-            self._producer.produce(self._topic, value_of(number), partition=partition, on_delivery=self._told)
+            self._producer.produce(self._topic, value_of(number), partition=partition, on_delivery=self._on_delivery)
             history.sent[partition] = number + 1
             partition = (partition + 1) % len(history.sent)
             self._producer.poll(0)
 
-    def _told(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.history.failures.append(error)
             return

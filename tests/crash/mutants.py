@@ -29,7 +29,7 @@ ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class SyncSite:
-    """One place in the code that asks for a sync."""
+    """One expression in the code that asks for a sync."""
 
     module: str
     function: str
@@ -49,11 +49,11 @@ def sync_sites() -> list[SyncSite]:
         for function, node in _attributes(ast.parse(path.read_text()), ""):
             if module in COMPACTION or function in COMPACTION:
                 continue
-            place = (module, function, node.lineno, node.col_offset, ast.unparse(node))
-            if function in ELSEWHERE or f"{function}: {place[-1]}" in ELSEWHERE:
+            site = (module, function, node.lineno, node.col_offset, ast.unparse(node))
+            if function in ELSEWHERE or f"{function}: {site[-1]}" in ELSEWHERE:
                 continue
             if node.attr in SYNCS and isinstance(node.ctx, ast.Load):
-                found.append(SyncSite(*place))
+                found.append(SyncSite(*site))
     return found
 
 

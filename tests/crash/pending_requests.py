@@ -71,8 +71,8 @@ class PendingCommit(_PendingMessage):
     """A committed offset on its way, sent by nobody's member."""
 
     def __init__(self, bootstrap_servers: str, group: str, topic: str, offset: int) -> None:
-        place = offset_commit.RequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
-        topics = [offset_commit.RequestTopic(name=topic, partitions=[place])]
+        partition = offset_commit.RequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+        topics = [offset_commit.RequestTopic(name=topic, partitions=[partition])]
         request = offset_commit.Request(group_id=group, topics=topics)
         super().__init__(bootstrap_servers, offset_commit, COMMIT_VERSION, request)
 

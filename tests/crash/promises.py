@@ -21,7 +21,7 @@ TRANSACTIONAL_ID = PRODUCER_ID + 100
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentBatch:
     """A batch of an idempotent producer."""
 
     base_offset: int
@@ -45,7 +45,7 @@ class Log:
 
     values: dict[int, bytes] = field(default_factory=dict)
     stamps: dict[int, int] = field(default_factory=dict)
-    sent: dict[int, list[Sent]] = field(default_factory=dict)
+    sent: dict[int, list[SentBatch]] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
     # Below it everything was acknowledged, and shown to readers.
     acknowledged: int = 0
@@ -251,7 +251,7 @@ class Promises:
         for at, value in enumerate(values):
             log.values[base + at], log.stamps[base + at] = value, now_ms
         if producer_id >= 0:
-            sent.append(Sent(base, sequence, len(values)))
+            sent.append(SentBatch(base, sequence, len(values)))
         if producer_id >= TRANSACTIONAL_ID and log.undecided(producer_id) is None:
             log.transactions.append(Transaction(producer_id, base))
         appended = partition.append(batch(values, now_ms, producer_id, sequence), now_ms=now_ms)

@@ -17,8 +17,8 @@ from tests.crash.broker_logs import PATH, BrokerLogsDriver, drawing
 from tests.crash.crash_file_system import CrashFileSystem, Fate, PowerLoss
 from tests.crash.promises import NOW_MS, PRODUCER_ID, Promises
 
-TOPICS = ("clicks", "orders", "places")
-OVERRIDES = {"clicks": {}, "orders": {"file.delete.delay.ms": "0"}, "places": {"cleanup.policy": "compact"}}
+TOPICS = ("clicks", "orders", "profiles")
+OVERRIDES = {"clicks": {}, "orders": {"file.delete.delay.ms": "0"}, "profiles": {"cleanup.policy": "compact"}}
 # Some topics have room for batches that take several blocks of the WAL.
 LARGE, LARGER = {"segment.bytes": "1048576"}, 6
 
@@ -63,7 +63,7 @@ class Crashed(BaseException):
     """The broker is gone; nothing that it was doing goes on."""
 
 
-class Run:
+class ScriptRun:
     """One script on one disk."""
 
     def __init__(self, disk: FileSystem, *, path: str = PATH, moments: bool = True) -> None:

@@ -9,7 +9,7 @@ import sys
 from logmark.disk.file_system import RealFileSystem
 from tests.crash.crash_file_system import CrashFileSystem
 from tests.crash.promises import Promises
-from tests.crash.scenarios import Run, Script
+from tests.crash.scenarios import Script, ScriptRun
 
 SCRIPT: Script = [
     ("create", 0, 2),
@@ -43,7 +43,7 @@ SCRIPT: Script = [
 
 def promised() -> list[Promises]:
     """What has been promised before the first step and after each."""
-    run = Run(CrashFileSystem(), moments=False)
+    run = ScriptRun(CrashFileSystem(), moments=False)
     return [promises.at(None) for promises in run.steps(SCRIPT)]
 
 
@@ -65,5 +65,5 @@ def promised_during(step: int, all_promised: list[Promises]) -> Promises:
 
 
 if __name__ == "__main__":
-    for _ in Run(RealFileSystem(), path=sys.argv[1], moments=False).steps(SCRIPT):
+    for _ in ScriptRun(RealFileSystem(), path=sys.argv[1], moments=False).steps(SCRIPT):
         os.write(1, b".")

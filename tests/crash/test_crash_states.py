@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.crash.crash_file_system import CrashFileSystem
-from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of, states_after
+from tests.crash.scenarios import Crash, Recoveries, Script, ScriptRun, crashes, script_of, states_after
 from tests.harness.searches import seed
 
 STATES_PER_RUN = 60
@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
 
 def explore(script: Script, number: int, count: int) -> Counter:
     """Runs a script and recovers from so many of its crashes; says how many there were of each kind."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(script)
     kinds: Counter = Counter()
     recoveries = Recoveries()
@@ -81,7 +81,7 @@ def test_crashes_that_broke_a_promise_once_break_none(number: int) -> None:
 
 
 def test_a_recovery_depends_on_nothing_but_the_disk_and_the_promises() -> None:
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(script_of(44))
     after: dict[int, int] = {}
     repeated = 0
@@ -95,7 +95,7 @@ def test_a_recovery_depends_on_nothing_but_the_disk_and_the_promises() -> None:
 # Each has been the shortest way to a promise that was broken once.
 SHORT_SCRIPTS: dict[str, Script] = {
     "a kill between a name and its sync": [("create", 0, 1), ("append", 0, 0, 1, 0), ("kill",)],
-    "all let go, and told so": [
+    "all deleted, and acknowledged": [
         ("append", 0, 1, 1, 600), ("settle",), ("checkpoint",), ("retain", 6), ("delete records", 0, 1), ("kill",)
     ],
     "a roll right behind a clean stop": [
@@ -109,7 +109,7 @@ SHORT_SCRIPTS: dict[str, Script] = {
         ("create", 0, 1), ("append", 0, 0, 2, 300), ("settle",), ("checkpoint",), ("delete", 0), ("create", 0, 1),
         ("append", 0, 0, 1, 0), ("settle",),
     ],
-    "all let go while the first record of a run makes the WAL": [
+    "all deleted while the first record of a run creates the WAL": [
         ("append", 0, -1, 3, 300), ("flush",), ("kill",), ("retain", 6), ("sync", 0, 6), ("append", 0, 1, 1, 1000),
         ("flush",),
     ],
@@ -118,7 +118,7 @@ SHORT_SCRIPTS: dict[str, Script] = {
 
 @pytest.mark.parametrize("name", SHORT_SCRIPTS)
 def test_every_single_crash_of_a_short_script_breaks_no_promise(name: str) -> None:
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(SHORT_SCRIPTS[name])
     recoveries = Recoveries()
     for moment in run.moments:

@@ -116,7 +116,7 @@ def test_no_commit_is_answered_before_the_disk_has_it(broker: Broker, files: Fau
         committed = PendingOffsetFetch(broker.bootstrap_servers, "readers", TOPIC)
         assert [b"before"] == visible(client, FIRST)
         assert not commit.is_answered
-        # Whoever asks now waits too: the old place may be gone, and the new one may never come.
+        # Whoever asks now waits too: the old offset may be gone, and the new one may never come.
         assert not committed.is_answered
 
     with commit, committed:

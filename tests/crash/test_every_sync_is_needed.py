@@ -25,16 +25,16 @@ from tests.crash.broker_logs import PATH, InlineCommit
 from tests.crash.crash_file_system import CrashFileSystem
 from tests.crash.mutants import SyncSite, sync_sites, without
 from tests.crash.promises import NOW_MS
-from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of
+from tests.crash.scenarios import Crash, Recoveries, Script, ScriptRun, crashes, script_of
 
 KILLED = "a kill before any sync"
-MIDDLE = "letting go of segments below the middle of another"
+MIDDLE = "deletion of segments below the middle of another"
 DELETING = "deleting"
 ROLLING = "rolling"
 CLEAN_STOP = "a clean stop"
 AN_ABORT = "an abort, then a roll"
 ADDITIONS = "additions set aside"
-LETTING_GO = "letting go"
+RETENTION = "retention"
 WAL_REMOVED = "a kill while a clean stop removes the WAL"
 # Random scripts that have led to a promise which was broken without some sync.
 FOUND = (44, 59, 93, 130, 138, 2711542209)
@@ -46,7 +46,7 @@ PATHS: dict[str, Script] = {
         ("append", 0, 1, 1, 1000), ("settle",), ("checkpoint",), ("append", 0, 0, 1, 1000), ("settle",),
     ],
     # The recovery after the kill saves the producers, and then retention takes away what they were known from.
-    "a kill, then letting go": [
+    "a kill, then retention": [
         ("append", 0, 100, 1, 1000), ("retain", 4), ("append", 0, 0, 1, 1000), ("kill",), ("retain", 3), ("settle",),
         ("checkpoint",),
     ],
@@ -60,7 +60,7 @@ PATHS: dict[str, Script] = {
         ("append", 0, 0, 1, 1000), ("append", 0, 0, 1, 1000), ("flush",), ("checkpoint",), ("append", 0, 0, 1, 0),
         ("settle",),
     ],
-    LETTING_GO: [
+    RETENTION: [
         ("append", 0, 0, 1, 1000), ("append", 0, 100, 1, 1000), ("append", 0, 0, 1, 1000), ("settle",), ("retain", 6),
         ("settle",), ("delete records", 0, 3), ("checkpoint",), ("append", 0, 0, 1, 0), ("settle",),
     ],
@@ -92,14 +92,14 @@ MISSED_BY: dict[str, tuple[str, ...]] = {
     "keep_tail": (ADDITIONS,),
     "Appender._append_abort": (AN_ABORT,),
     "Appender._begin_segment": (AN_ABORT,),
-    "CheckpointFiles._write": (LETTING_GO,),
+    "CheckpointFiles._write": (RETENTION,),
     "DataDirectory._begin": (killed_in(KILLED),),
     "write_mark": (CLEAN_STOP,),
     "FlushState.begin": (CLEAN_STOP,),
     "PartitionFolder.syncs": (CLEAN_STOP, random_script(20)),
     "PartitionFolder.epochs_writer": (MIDDLE,),
     "Partitions.finish_deletion": (any_lost_in(DELETING),),
-    "Loader._make_durable": (ROLLING, LETTING_GO),
+    "Loader._make_durable": (ROLLING, RETENTION),
     "Segment.sync_log": (CLEAN_STOP,),
     "WalFile.create": (any_lost_in(DELETING),),
     "WriteAheadLog.write_points": (CLEAN_STOP,),
@@ -197,7 +197,7 @@ def ways_to_miss_it(runs: int) -> dict[str, Callable[[], None]]:
 
 def _try(script: Script, seed: int | None) -> None:
     """Recovers from some crashes of a script, or from each."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(script)
     if seed is not None:
         tried = crashes(run.moments, random.Random(seed), 60)
@@ -211,7 +211,7 @@ def _try(script: Script, seed: int | None) -> None:
 
 def _kill(script: Script) -> None:
     """Recovers from a kill at every moment of a script, with the power lost at three moments of the recovery."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(script)
     recoveries = Recoveries()
     for moment in reversed(run.moments):
@@ -221,7 +221,7 @@ def _kill(script: Script) -> None:
 
 def _kill_while_the_wal_is_removed() -> None:
     """Recovers from a kill in a clean stop whose new name of the WAL's folder may be in memory only."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(PATHS[CLEAN_STOP])
     recoveries = Recoveries()
     for moment in run.moments:
@@ -232,7 +232,7 @@ def _kill_while_the_wal_is_removed() -> None:
 
 def _lose_any(script: Script) -> None:
     """Recovers from states of a script in which each change that was not synced has a fate of its own."""
-    run = Run(CrashFileSystem())
+    run = ScriptRun(CrashFileSystem())
     run.run(script)
     recoveries = Recoveries()
     for moment in reversed(run.moments):

@@ -10,7 +10,7 @@ from hypothesis.stateful import rule
 from tests.crash.broker_logs import SMALL_WAL
 from tests.harness.searches import seed
 from tests.harness.walks import Draws, walk
-from tests.log.directory_driver import LogDriver, MemoryLab
+from tests.log.directory_driver import LogDriver, MemoryLogDriver
 from tests.log.test_partition_machine import PAGE_BYTES, PartitionMachine
 from tests.machines.test_group_coordinator import PARTITIONS, GroupsUnderFaults
 
@@ -30,7 +30,7 @@ class PartitionInMemory(PartitionMachine):
     """The same machine on a disk in memory, whose jobs of the disk stop between any two operations."""
 
     def new_driver(self) -> LogDriver:
-        self.memory_driver = MemoryLab(page_bytes=PAGE_BYTES, wal_limits=SMALL_WAL, entry_bytes_max=8 * 1024)
+        self.memory_driver = MemoryLogDriver(page_bytes=PAGE_BYTES, wal_limits=SMALL_WAL, entry_bytes_max=8 * 1024)
         return self.memory_driver
 
     def teardown(self) -> None:

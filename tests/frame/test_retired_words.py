@@ -46,6 +46,7 @@ def test_a_retired_word_is_refused_and_another_is_suggested(line: str, word: str
         "dead_letters = DeadLetters('dead-letter topic')",
         "def show(sentence: str) -> None:",
         "It goes on to the next batch.",
+        '_FIELD = "places"  # a stored name: journals have it',
     ],
 )
 def test_an_ordinary_use_of_the_same_word_passes(line: str) -> None:

@@ -104,12 +104,12 @@ class BrokerUnderTest:
         reports: list[Message] = []
         errors: list[KafkaError] = []
 
-        def told(error: KafkaError | None, message: Message) -> None:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
             reports.append(message) if error is None else errors.append(error)
 
         for value in values:
             at = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
-            producer.produce(topic, value, partition=partition, on_delivery=told, **at)
+            producer.produce(topic, value, partition=partition, on_delivery=on_delivery, **at)
         assert 0 == producer.flush(DEADLINE_S), "records without an answer"
         assert not errors, errors[0]
         return [report.offset() for report in reports]
@@ -223,9 +223,9 @@ def read(consumer: Consumer, count: int, *, deadline_s: float = DEADLINE_S) -> l
     return messages
 
 
-def at(*places: tuple[str, int] | tuple[str, int, int]) -> list[TopicPartition]:
+def at(*partitions: tuple[str, int] | tuple[str, int, int]) -> list[TopicPartition]:
     """Partitions, each with a position when one is given."""
-    return [TopicPartition(*place) for place in places]
+    return [TopicPartition(*one) for one in partitions]
 
 
 def offsets_of(messages: Sequence[Message]) -> list[int]:

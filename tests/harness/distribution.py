@@ -33,7 +33,7 @@ POM = f"""<project>
 
 
 class KafkaUnavailable(Exception):
-    """Apache Kafka cannot be had on this machine; the message is a sentence that says why and what to do."""
+    """Apache Kafka cannot be had on this machine; the message says why and what to do."""
 
 
 def cache_folder() -> Path:
@@ -124,7 +124,7 @@ def class_path() -> str:
 
 @functools.cache
 def why_not() -> str | None:
-    """The sentence that says why Apache Kafka cannot be had here, or None when it can."""
+    """The message that says why Apache Kafka cannot be had here, or None when it can."""
     try:
         java()
         jars()

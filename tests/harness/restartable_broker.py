@@ -17,7 +17,7 @@ OUR_SETTINGS = {
     "log.retention.check.interval.ms": "200",
     "offsets.retention.check.interval.ms": "2000",
 }
-# Rarer on brokers that many tests share: a check between two requests takes away a group that has no place yet.
+# Rarer on brokers that many tests share: a check between two requests takes away a group that has no offset yet.
 OWN_SETTINGS = {"offsets.retention.check.interval.ms": "200"}
 
 

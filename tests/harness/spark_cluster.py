@@ -48,7 +48,7 @@ class SparkCluster:
         """Spark as it is installed, without the archive of PySpark, from which each Python would compile anew."""
         return self.folder / "home"
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The last words of the master, the workers and their executors, for a test that fails."""
         logs = [*self.folder.glob("*.log"), *self.folder.glob("worker-*/app-*/*/stderr")]
         return "\n".join(f"--- {log.relative_to(self.folder)}\n{log.read_text()[-3000:]}" for log in sorted(logs))
@@ -73,7 +73,7 @@ def spark_cluster(folder: Path, *, workers: int = 2, env: Mapping[str, str] | No
 
         def stand(pattern: str, count: int) -> bool:
             ended = [process.args for process in started if process.poll() is not None]
-            assert not ended, f"{ended} ended too early:\n{SparkCluster(master='', folder=folder).said()}"
+            assert not ended, f"{ended} ended too early:\n{SparkCluster(master='', folder=folder).output()}"
             return len(re.findall(pattern, master.read_text())) >= count
 
         wait_until(lambda: stand(address, 1), "Spark's master listens", deadline_s=_DEADLINE_S)

@@ -1,4 +1,4 @@
-"""The harness brings Apache Kafka or says in a sentence why it cannot."""
+"""The harness brings Apache Kafka or says why it cannot."""
 
 import subprocess
 import sys

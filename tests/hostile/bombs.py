@@ -1,4 +1,4 @@
-"""`python -m tests.hostile.bombs SITE`: opens a bomb of each kind at one of the places that decompress records.
+"""`python -m tests.hostile.bombs SITE`: opens a bomb of each kind at one of the sites that decompress records.
 
 One line of JSON: for each kind of bomb the answer, and the largest growth of the process's memory meanwhile.
 """

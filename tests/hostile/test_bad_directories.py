@@ -1,4 +1,4 @@
-"""A data directory that is not ours, or of another version, or held by somebody: a sentence, and not a byte changed."""
+"""A data directory that is not ours, or of another version, or held by somebody: an error, and not a byte changed."""
 
 import json
 import re
@@ -87,22 +87,22 @@ def test_a_file_of_another_version_or_cluster_is_named_and_nothing_is_changed(co
     (copy / file).write_text(change((copy / file).read_text()))
     before = snapshot(copy)
 
-    with pytest.raises(UserError) as sentence, Broker(data_dir=str(copy)):
+    with pytest.raises(UserError) as error, Broker(data_dir=str(copy)):
         pass
 
-    assert f"{copy}/{file}" in str(sentence.value), "the file is not named"
-    assert cause in str(sentence.value)
+    assert f"{copy}/{file}" in str(error.value), "the file is not named"
+    assert cause in str(error.value)
     # A folder is looked at after a crash has been recovered from, so there only the records are spoken of.
-    assert ("No record was changed" if file == IDS else "Nothing was changed") in str(sentence.value)
+    assert ("No record was changed" if file == IDS else "Nothing was changed") in str(error.value)
     assert before == snapshot(copy)
 
 
-def test_on_the_command_line_it_is_one_sentence(copy: Path) -> None:
+def test_on_the_command_line_it_is_one_error_message(copy: Path) -> None:
     (copy / META).write_text((copy / META).read_text().replace("version=1", "version=2"))
 
-    sentence = refused("serve", "--data-dir", str(copy), "--listen", "127.0.0.1:0")
+    message = refused("serve", "--data-dir", str(copy), "--listen", "127.0.0.1:0")
 
-    assert "meta.properties" in sentence and "version 2" in sentence and "--data-dir" in sentence
+    assert "meta.properties" in message and "version 2" in message and "--data-dir" in message
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_a_directory_that_another_process_holds_is_refused_and_left_alone(copy: 
         assert holder.stdout is not None and "held\n" == holder.stdout.readline()
         before = snapshot(copy)
 
-        sentence = refused("serve", "--data-dir", str(copy), "--listen", "127.0.0.1:0")
+        message = refused("serve", "--data-dir", str(copy), "--listen", "127.0.0.1:0")
 
-        assert str(copy) in sentence and "in use" in sentence
+        assert str(copy) in message and "in use" in message
         assert before == snapshot(copy)
     finally:
         holder.communicate("")

@@ -42,7 +42,7 @@ def test_a_bomb_is_refused_with_its_reason(site: str, error: str) -> None:
 def test_a_look_up_by_time_finds_a_record_in_a_bomb_without_unpacking_it() -> None:
     seen = opened_at("look_up")
 
-    # The one form that cannot be unpacked piece by piece is refused, with its place.
+    # The one form that cannot be unpacked piece by piece is refused, with its position.
     block = str(seen.pop("snappy in one block")["answer"])
     assert block.startswith("Refused: CORRUPT_MESSAGE") and "byte 0 of" in block and "declares" in block
     assert {"done: (0, 1700000000000)"} == {str(what["answer"]) for what in seen.values()}

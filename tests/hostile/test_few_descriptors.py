@@ -24,7 +24,7 @@ METADATA = 3
 BATCH = wire.batch([b"x" * 100])
 
 
-class Limited:
+class LimitedBroker:
     """`logmark serve` whose process may have so many descriptors, and what it has logged."""
 
     def __init__(self, folder: Path, limit: int, durability: str, *settings: str) -> None:
@@ -37,10 +37,10 @@ class Limited:
         )  # fmt: skip
         assert self.process.stdout is not None
         found = re.search(r"listening on (\S+:\d+)", self.process.stdout.readline())
-        assert found, self.said()
+        assert found, self.output()
         self.bootstrap_servers = found[1].rstrip(",")
 
-    def said(self) -> str:
+    def output(self) -> str:
         return Path(self._said.name).read_text()
 
     def count_open(self) -> int:
@@ -61,8 +61,8 @@ class Limited:
 
 
 @contextlib.contextmanager
-def limited(folder: Path, limit: int, durability: str, *settings: str) -> Iterator[Limited]:
-    broker = Limited(folder, limit, durability, *settings)
+def limited(folder: Path, limit: int, durability: str, *settings: str) -> Iterator[LimitedBroker]:
+    broker = LimitedBroker(folder, limit, durability, *settings)
     try:
         yield broker
     finally:
@@ -104,12 +104,12 @@ def test_however_many_connections_come_the_logs_keep_their_descriptors(
         assert WRITES == write(first)
         assert broker.count_open() <= limit
         opened.close()
-        # The places of connections that were closed are free again.
+        # The slots of connections that were closed are free again.
         wait_until(lambda: is_served(wire.connect(broker.bootstrap_servers)), "a new connection is served")
         with wire.connect(broker.bootstrap_servers) as again:
             assert WRITES == write(again)
         assert 0 == broker.stop()
-        said = broker.said()
+        said = broker.output()
 
     assert 1 == said.count("max.connections is 10000")
     assert f"{limit} file descriptors" in said
@@ -120,7 +120,7 @@ def test_a_limit_that_can_be_had_is_not_spoken_of(tmp_path: Path) -> None:
     with limited(tmp_path, 256, "os", "max.connections=50") as broker:
         broker.stop()
 
-        assert "max.connections" not in broker.said()
+        assert "max.connections" not in broker.output()
 
 
 @pytest.mark.parametrize("durability", ["sync", "os"])
@@ -146,7 +146,7 @@ def test_without_any_descriptor_writes_are_refused_and_logs_and_listener_come_ba
         with wire.connect(broker.bootstrap_servers) as again:
             assert WRITES == write(again)
         assert 0 == broker.stop()
-        said = broker.said()
+        said = broker.output()
 
     assert "file descriptor" in said
     assert "epair" not in said and "restart" not in said

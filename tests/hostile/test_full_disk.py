@@ -114,7 +114,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_is_served_again_when_there_
     admin = AdminClient({"bootstrap.servers": disk.bootstrap_servers, **QUIET})
     create(admin, "clicks")
     acknowledged: list[bytes] = []
-    place = TopicPartition("clicks", 0)
+    partition = TopicPartition("clicks", 0)
     producer = Producer({"bootstrap.servers": disk.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0,
                          "retry.backoff.max.ms": 200, **QUIET})  # fmt: skip
     failures: list[str] = []
@@ -133,7 +133,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_is_served_again_when_there_
 
     disk.fill()
 
-    # Refused with Kafka's code, again and again; what is there is read, the places of groups too.
+    # Refused with Kafka's code, again and again; what is there is read, the committed offsets too.
     for _ in range(3):
         code, *_ = wire.produce(disk.bootstrap_servers, "clicks", wire.batch([bytes(20_000)]))
         assert ErrorCode.KAFKA_STORAGE_ERROR == code
@@ -142,7 +142,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_is_served_again_when_there_
         for _ in range(3):
             # The first may fit into the last page that the file has already.
             group.commit(offsets=[TopicPartition("clicks", 0, 17, "x" * 4000)], asynchronous=False)
-    assert 17 == group.committed([place], timeout=60)[0].offset
+    assert 17 == group.committed([partition], timeout=60)[0].offset
     (described,) = admin.describe_consumer_groups([GROUP]).values()
     assert GROUP == described.result(60).group_id
     with pytest.raises(KafkaException):

@@ -238,7 +238,7 @@ class LogDriver:
         return self.path / f"{topic}-{index}"
 
 
-class MemoryLab(LogDriver):
+class MemoryLogDriver(LogDriver):
     """A driver on a disk in memory and without threads: many times faster, for searches of a million steps."""
 
     def __init__(self, *, page_bytes: int, wal_limits: WalLimits, entry_bytes_max: int) -> None:

@@ -1,4 +1,4 @@
-"""The small text files: Kafka's bytes, and a sentence about anything else."""
+"""The small text files: Kafka's bytes, and an error for anything else."""
 
 import pytest
 

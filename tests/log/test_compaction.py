@@ -29,7 +29,7 @@ unhurried = settings(suppress_health_check=list(HealthCheck), max_examples=examp
 
 
 @dataclass
-class Written:
+class SegmentedLog:
     """A log as segments of batches, and what its broker knows of it."""
 
     segments: list[list[Batch]]
@@ -85,7 +85,7 @@ def marker(is_commit: bool, producer_id: int, producer_epoch: int, base_offset: 
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> Written:
+def logs(draw: st.DrawFn) -> SegmentedLog:
     """Plain, idempotent and transactional batches of every codec, some emptied or with a horizon, in segments."""
     found: list[Batch] = []
     aborted: list[model.Aborted] = []
@@ -148,10 +148,10 @@ def logs(draw: st.DrawFn) -> Written:
     known = {key: (-1, 0) if key in raised else value for key, value in last.items() if key not in forgotten}
     cuts = sorted(draw(st.sets(st.integers(1, len(found)), max_size=3)))
     bounds = itertools.pairwise([0, *(cut for cut in cuts if cut < len(found)), len(found)])
-    return Written([found[start:stop] for start, stop in bounds], aborted, known)
+    return SegmentedLog([found[start:stop] for start, stop in bounds], aborted, known)
 
 
-def write(folder: Path, log: Written) -> list[int]:
+def write(folder: Path, log: SegmentedLog) -> list[int]:
     sizes = []
     for base, segment in zip(log.bases, log.segments, strict=True):
         data = b"".join(bytes(oracle.encode_batch(batch)) for batch in segment)
@@ -160,7 +160,7 @@ def write(folder: Path, log: Written) -> list[int]:
     return sizes
 
 
-def plan_of(folder: Path, log: Written, sizes: list[int], limits: Limits, **values: int) -> Plan:
+def plan_of(folder: Path, log: SegmentedLog, sizes: list[int], limits: Limits, **values: int) -> Plan:
     return Plan(
         folder=str(folder), bases=log.bases, sizes=sizes, end_offset=log.end, now_ms=NOW_MS,
         delete_retention_ms=RETENTION_MS, producers=log.producers, limits=limits,
@@ -182,7 +182,7 @@ def outputs(found: list[Cleaned | Done]) -> tuple[list[Cleaned], Done]:
 )  # fmt: skip
 def test_cleaning_keeps_what_the_model_keeps(
     tmp_path_factory: pytest.TempPathFactory,
-    log: Written,
+    log: SegmentedLog,
     dirty: int,
     segment_bytes: int,
     map_bytes: int,
@@ -236,7 +236,7 @@ def test_a_transaction_that_was_aborted_before_the_dirty_part_says_nothing_of_it
 
     clean = [of_producer(0, b"a", b"b"), marker(False, 7, 0, 2)]
     dirty = [of_producer(3, b"e", b"e"), marker(True, 7, 0, 5), of_producer(6, b"e"), marker(False, 7, 0, 7)]
-    log = Written([clean, dirty], [(7, 0, 2), (7, 6, 7)], {})
+    log = SegmentedLog([clean, dirty], [(7, 0, 2), (7, 6, 7)], {})
 
     list(segment_cleaner.clean(plan_of(tmp_path, log, write(tmp_path, log), Limits(), first_dirty_offset=3), FILES))
 
@@ -247,22 +247,23 @@ def test_a_transaction_that_was_aborted_before_the_dirty_part_says_nothing_of_it
 
 def check_indexes(folder: Path, each: Cleaned, data: bytes) -> None:
     """Every entry tells the truth about the batch that it points to."""
-    places = {}
+    by_position = {}
     at = 0
     for batch in parse(data):
-        places[at] = batch
+        by_position[at] = batch
         at += struct.unpack_from(">i", data, at + 8)[0] + 12
     offsets = OffsetIndex(each.base_offset, (folder / f"{each.base_offset:020d}.index.cleaned").read_bytes())
     for entry in range(len(offsets)):
         last_offset, position = offsets[entry]
-        assert model.last_offset(places[position]) == last_offset
+        assert model.last_offset(by_position[position]) == last_offset
     times = TimeIndex(each.base_offset, (folder / f"{each.base_offset:020d}.timeindex.cleaned").read_bytes())
     for entry in range(len(times)):
         timestamp, last_offset = times[entry]
         assert any(
-            (batch.max_timestamp, model.last_offset(batch)) == (timestamp, last_offset) for batch in places.values()
+            (batch.max_timestamp, model.last_offset(batch)) == (timestamp, last_offset)
+            for batch in by_position.values()
         )
-    largest = max((batch.max_timestamp or 0 for batch in places.values()), default=-1)
+    largest = max((batch.max_timestamp or 0 for batch in by_position.values()), default=-1)
     assert largest == each.max_timestamp == (times[len(times) - 1][0] if len(times) else -1)
 
 

@@ -43,7 +43,7 @@ class Crashed(BaseException):
 
 
 @dataclass
-class Story:
+class CompactionRun:
     """A compaction on one disk: every moment of it, and what must be true of each."""
 
     moments: list[CrashFileSystem]
@@ -106,14 +106,14 @@ SEVERAL_INTO_ONE: Steps = (
 ABOVE_THE_RECOVERY_POINT: Steps = (("fill", 2), ("flush",), ("fill", 6))
 
 
-def tell(steps: Steps = SEVERAL_INTO_ONE) -> Story:
+def run_compaction(steps: Steps = SEVERAL_INTO_ONE) -> CompactionRun:
     """Keys over many small segments, perhaps an aborted transaction among them, compacted at the end."""
     disk = CrashFileSystem()
     driver = BrokerLogsDriver(disk, ManualClock(NOW_MS))
-    driver.create_topic("places", 1, TOPIC)
-    partition = driver.logs.partition("places", 0)
+    driver.create_topic("profiles", 1, TOPIC)
+    partition = driver.logs.partition("profiles", 0)
     assert partition is not None
-    story = Story([], set(), {}, 0)
+    run = CompactionRun([], set(), {}, 0)
     value = itertools.count()
 
     def fill(rounds: int) -> None:
@@ -122,7 +122,7 @@ def tell(steps: Steps = SEVERAL_INTO_ONE) -> Story:
             number = next(value)
             append(driver, partition, [(b"a", b"%d" % number * 20)])
             append(driver, partition, [(b"only %d" % number, b"here"), (b"b", b"%d" % number * 20)])
-        story.written |= set(read(partition))
+        run.written |= set(read(partition))
 
     def abort() -> None:
         append(driver, partition, [(b"a", b"aborted"), (b"t", b"aborted")], producer_id=PRODUCER, producer_epoch=0,
@@ -135,19 +135,19 @@ def tell(steps: Steps = SEVERAL_INTO_ONE) -> Story:
     for name, *arguments in steps:
         does[name](*arguments)
     bases = [segment.base_offset for segment in partition.segments]
-    story.newest = {key: content for _, key, content in sorted(story.written)}
-    story.end = partition.log_end_offset
-    disk.before_change = lambda: story.moments.append(disk.killed())
+    run.newest = {key: content for _, key, content in sorted(run.written)}
+    run.end = partition.log_end_offset
+    disk.before_change = lambda: run.moments.append(disk.killed())
     compact(driver, partition, disk)
     disk.before_change = lambda: None
-    story.moments.append(disk.killed())
-    assert len(read(partition)) < len(story.written)
+    run.moments.append(disk.killed())
+    assert len(read(partition)) < len(run.written)
     if steps is SEVERAL_INTO_ONE:
         assert 1 < len(partition.segments) < len(bases), "several have become one"
-    return story
+    return run
 
 
-def check(disk: CrashFileSystem, story: Story) -> int:
+def check(disk: CrashFileSystem, run: CompactionRun) -> int:
     """Checks what a start on the disk finds, and returns how many changes and syncs it makes."""
     changes = 0
 
@@ -158,17 +158,17 @@ def check(disk: CrashFileSystem, story: Story) -> int:
     disk.before_change = count
     driver = BrokerLogsDriver(disk, ManualClock(NOW_MS))
     disk.before_change = lambda: None
-    partition = driver.logs.partition("places", 0)
+    partition = driver.logs.partition("profiles", 0)
     assert partition is not None
     found = read(partition)
-    assert set(found) <= story.written
+    assert set(found) <= run.written
     assert sorted(set(found)) == found
     newest = {key: value for _, key, value in found}
-    assert {key: value for key, value in story.newest.items() if value is not None}.items() <= newest.items()
+    assert {key: value for key, value in run.newest.items() if value is not None}.items() <= newest.items()
     ends = [end_of(segment) for segment in partition.segments]
     bases = [segment.base_offset for segment in partition.segments]
     assert all(end <= base for end, base in zip(ends, bases[1:], strict=False)), "a segment is there twice"
-    assert ([], story.end) == (partition.damage, partition.log_end_offset)
+    assert ([], run.end) == (partition.damage, partition.log_end_offset)
     names = [name for name in disk.listdir(partition.folder) if name.endswith((".cleaned", ".swap", ".deleted"))]
     assert [] == names
     return changes
@@ -179,18 +179,18 @@ def end_of(segment: Segment) -> int:
     return max(ends, default=segment.base_offset)
 
 
-class Starts:
+class RecoveryChecks:
     """Starts after a crash, of one version of the code: a start on a disk that was seen before ends in the same way."""
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, run: CompactionRun) -> None:
+        self._run = run
         self._changes: dict[int, int] = {}
 
     def check(self, disk: CrashFileSystem) -> None:
         """A start on the disk finds every newest record, none that was not written, and nothing damaged."""
         image = image_of(disk)
         if image not in self._changes:
-            self._changes[image] = check(disk, self._story)
+            self._changes[image] = check(disk, self._run)
 
     def changes(self, disk: CrashFileSystem) -> int:
         """How many changes and syncs a start makes on a disk that was checked."""
@@ -202,9 +202,9 @@ def image_of(disk: CrashFileSystem) -> int:
     return hash(frozenset(disk.image().items()))
 
 
-def states(story: Story, choose: random.Random, starts: Starts) -> Iterator[CrashFileSystem]:
+def states(run: CompactionRun, choose: random.Random, starts: RecoveryChecks) -> Iterator[CrashFileSystem]:
     """Every moment with every plain power loss; some of them crash again while they recover."""
-    for moment in story.moments:
+    for moment in run.moments:
         for loss in moment.power_losses():
             if any(fate in (Fate.GARBAGE, Fate.ZEROS, Fate.TORN) for fate in loss.fates.values()):
                 continue
@@ -213,7 +213,7 @@ def states(story: Story, choose: random.Random, starts: Starts) -> Iterator[Cras
             yield from crash_again(disk, choose, starts)
 
 
-def crash_again(disk: CrashFileSystem, choose: random.Random, starts: Starts) -> Iterator[CrashFileSystem]:
+def crash_again(disk: CrashFileSystem, choose: random.Random, starts: RecoveryChecks) -> Iterator[CrashFileSystem]:
     """The disk after a power loss in the middle of a start, unless the start has ended before."""
     left = choose.randrange(25)
     if left >= starts.changes(disk):
@@ -233,10 +233,10 @@ def crash_again(disk: CrashFileSystem, choose: random.Random, starts: Starts) ->
     yield again.after(choose.choice(list(again.power_losses())))
 
 
-def survived(story: Story, seed: int = 7) -> int:
+def survived(run: CompactionRun, seed: int = 7) -> int:
     """How many states a start survives; raises at the first that it does not."""
-    count, starts = 0, Starts(story)
-    for disk in states(story, random.Random(seed), starts):
+    count, starts = 0, RecoveryChecks(run)
+    for disk in states(run, random.Random(seed), starts):
         starts.check(disk)
         count += 1
     return count
@@ -244,7 +244,7 @@ def survived(story: Story, seed: int = 7) -> int:
 
 @pytest.mark.parametrize("steps", [SEVERAL_INTO_ONE, ABOVE_THE_RECOVERY_POINT], ids=["several", "above"])
 def test_a_crash_while_a_log_is_compacted_loses_nothing(steps: Steps) -> None:
-    count = survived(tell(steps))
+    count = survived(run_compaction(steps))
     assert count > 300, count
 
 
@@ -264,7 +264,7 @@ FLUSH = _Cycle.run
 def test_a_swap_before_the_recovery_points_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Cycle, "run", swap_first)
     with pytest.raises((AssertionError, LogmarkError)):
-        survived(tell(ABOVE_THE_RECOVERY_POINT))
+        survived(run_compaction(ABOVE_THE_RECOVERY_POINT))
 
 
 def sync_sites() -> Iterator[SyncSite]:
@@ -281,4 +281,4 @@ def test_every_sync_of_a_compaction_is_needed(driver: SyncSite) -> None:
     with without(driver), contextlib.ExitStack() as noticed:
         noticed.enter_context(pytest.raises((AssertionError, LogmarkError, OSError)))
         for seed in range(6):
-            survived(tell(), seed)
+            survived(run_compaction(), seed)

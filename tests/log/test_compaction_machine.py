@@ -27,11 +27,11 @@ class CompactedPartition(RuleBasedStateMachine):
         self.clock = ManualClock(NOW_MS)
         self.written: list[Row] = []
         self.driver = BrokerLogsDriver(self.disk, self.clock)
-        self.driver.create_topic("places", 1, TOPIC)
+        self.driver.create_topic("profiles", 1, TOPIC)
         self.stand()
 
     def stand(self) -> None:
-        partition = self.driver.logs.partition("places", 0)
+        partition = self.driver.logs.partition("profiles", 0)
         assert partition is not None
         self.partition = partition
 

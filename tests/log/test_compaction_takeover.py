@@ -411,7 +411,7 @@ def test_taking_over_holds_the_loop_for_less_than_five_milliseconds(fast_driver:
 # Crashes
 
 
-class Recorder(RealFileSystem):
+class RenameRecorder(RealFileSystem):
     """Renames for real, and writes down which names changed between two syncs of the folder."""
 
     def __init__(self) -> None:
@@ -467,7 +467,7 @@ def test_a_crash_at_any_point_of_the_swap_loses_nothing(driver: LogDriver, tmp_p
     driver.stop(clean=False)
     start = tmp_path / "start"
     shutil.copytree(driver.folder(), start)
-    recorder = Recorder()
+    recorder = RenameRecorder()
     done = tmp_path / "done"
     shutil.copytree(start, done)
     steps = segment_swap.Swap(str(done), output, recorder)

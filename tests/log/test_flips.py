@@ -59,7 +59,7 @@ def open_log(
     return directory, directory.open_partition("clicks", 0, TOPIC_ID, config), committer
 
 
-def made(number: int, count: int, sequence: int) -> batches.ProducedBatch:
+def build_batch(number: int, count: int, sequence: int) -> batches.ProducedBatch:
     """A batch of every codec in turn; times come late, twice and out of order."""
     choose = random.Random(number)
     stamps = [NOW_MS + 10 * (number - number % 4) + choose.choice([0, 0, 5, -25]) for _ in range(count)]
@@ -79,7 +79,7 @@ def closed() -> tuple[CrashFileSystem, list[batches.Record]]:
     directory, partition, committer = open_log(disk)
     records: list[batches.Record] = []
     for number in range(BATCHES):
-        batch = made(number, 1 + number % 3, len(records))
+        batch = build_batch(number, 1 + number % 3, len(records))
         partition.append(batch, now_ms=NOW_MS)
         records += batches.unpack(batch.data)
     committer.settle()
@@ -87,7 +87,7 @@ def closed() -> tuple[CrashFileSystem, list[batches.Record]]:
     return disk, records
 
 
-def places() -> list[tuple[str, int]]:
+def byte_positions() -> list[tuple[str, int]]:
     """Every byte that can be flipped."""
     disk, _ = closed()
     image = disk.image()
@@ -152,8 +152,8 @@ def check_flip(path: str, at: int, mask: int) -> int:
     refused += check_reads(partition, records, choose.randrange(len(records)))
     refused += check_reads(partition, records, 0)
     refused += check_times(partition, records, choose.sample(stamps, 4))
-    last = made(BATCHES - 1, 1 + (BATCHES - 1) % 3, 0)
-    again = made(BATCHES - 1, last.record_count, len(records) - last.record_count)
+    last = build_batch(BATCHES - 1, 1 + (BATCHES - 1) % 3, 0)
+    again = build_batch(BATCHES - 1, last.record_count, len(records) - last.record_count)
     try:
         appended = partition.append(again, now_ms=NOW_MS)
         assert appended.is_duplicate, "the producer's state is lost"
@@ -166,10 +166,10 @@ def check_flip(path: str, at: int, mask: int) -> int:
     "count", [pytest.param(500, id="some"), pytest.param(10_000, id="many", marks=pytest.mark.soak)]
 )
 def test_a_flipped_byte_is_never_served(count: int, record_property: Callable[[str, object], None]) -> None:
-    choose, all_places, refused = random.Random(count), places(), 0
+    choose, all_positions, refused = random.Random(count), byte_positions(), 0
     for number in range(count):
         # Half of them where no checksum helps: the first 21 bytes of a batch, and the indexes.
-        path, at = choose.choice(all_places if number % 2 else unprotected())
+        path, at = choose.choice(all_positions if number % 2 else unprotected())
         mask = choose.choice([1 << choose.randrange(8), choose.randrange(1, 256)])
         try:
             refused += check_flip(path, at, mask) > 0
@@ -184,7 +184,7 @@ def test_a_flipped_byte_is_never_served(count: int, record_property: Callable[[s
 def test_a_time_entry_that_points_to_another_batch_of_the_same_time_is_not_believed() -> None:
     _, records = closed()
     stamps = sorted({record.timestamp_ms for record in records})[::4]
-    for path, at in places():
+    for path, at in byte_positions():
         if path.endswith(".timeindex") and at % 12 == 11:
             for mask in (1, 2, 3, 4, 5, 6, 7):
                 check_times(open_log(flipped(path, at, mask))[1], records, stamps)
@@ -201,15 +201,15 @@ def test_a_time_index_that_was_cut_between_entries_is_built_again() -> None:
 
 
 def test_through_a_broker_a_flipped_byte_is_right_or_refused(tmp_path: Path) -> None:
-    place = TopicPartition("clicks", 0)
+    partition = TopicPartition("clicks", 0)
     with Broker({"log.index.interval.bytes": "100"}, durability="sync", data_dir=str(tmp_path)) as broker:
         broker.create_topic("clicks")
         for number in range(8):
-            batch = made(number, 2, 2 * number)
+            batch = build_batch(number, 2, 2 * number)
             with PendingProduce(broker.bootstrap_servers, "clicks", 0, bytes(batch.data)) as asked:
                 assert (ErrorCode.NONE, 2 * number) == asked.answer()
         with Client(broker.bootstrap_servers) as client:
-            records = batches.unpack(client.fetch(place, 0, max_wait_ms=0).records)
+            records = batches.unpack(client.fetch(partition, 0, max_wait_ms=0).records)
         for suffix in SUFFIXES:
             broker.stop()
             path = sorted(tmp_path.glob(f"clicks-0/*{suffix}"))[-1]
@@ -217,23 +217,23 @@ def test_through_a_broker_a_flipped_byte_is_right_or_refused(tmp_path: Path) -> 
             at = len(whole) // 2
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
             broker.start()
-            check_through_a_client(broker.bootstrap_servers, place, records)
+            check_through_a_client(broker.bootstrap_servers, partition, records)
             broker.stop()
             path.write_bytes(whole)
             broker.start()
 
 
-def check_through_a_client(bootstrap_servers: str, place: TopicPartition, records: list[batches.Record]) -> None:
+def check_through_a_client(bootstrap_servers: str, partition: TopicPartition, records: list[batches.Record]) -> None:
     with Client(bootstrap_servers) as client:
-        assert {place: len(records)} == client.latest([place])
+        assert {partition: len(records)} == client.latest([partition])
         client.timeout_s = 1  # what is refused is asked for again until then
         for record in records[::5]:
             with contextlib.suppress(ClientError):
-                found = batches.unpack(client.fetch(place, record.offset, max_wait_ms=0).records)
+                found = batches.unpack(client.fetch(partition, record.offset, max_wait_ms=0).records)
                 assert found and records[found[0].offset : found[-1].offset + 1] == found
             wanted = next(each for each in records if each.timestamp_ms >= record.timestamp_ms)
             with contextlib.suppress(ClientError):
-                assert wanted.offset == client.list_offsets({place: record.timestamp_ms})[place].offset
+                assert wanted.offset == client.list_offsets({partition: record.timestamp_ms})[partition].offset
 
 
 @cache
@@ -259,7 +259,7 @@ def crashed() -> tuple[CrashFileSystem, list[batches.Record], list[int]]:
     records: list[batches.Record] = []
     ends = [0]
     for number in range(12):
-        batch = made(number, 1 + number % 3, len(records))
+        batch = build_batch(number, 1 + number % 3, len(records))
         partition.append(batch, now_ms=NOW_MS)
         records += batches.unpack(batch.data)
         committer.settle()

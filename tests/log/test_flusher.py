@@ -64,7 +64,7 @@ class FakeLog:
         """Nothing to do."""
 
 
-class Bench:
+class FlusherDriver:
     """A flusher with its worker, WAL and logs."""
 
     def __init__(self) -> None:
@@ -86,191 +86,191 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
+def driver() -> Iterator[FlusherDriver]:
+    made = FlusherDriver()
     yield made
     made.loop.close()
 
 
-def test_the_points_follow_all_syncs_and_the_changes_follow_the_points(bench: Bench) -> None:
-    bench.flusher.mark(bench.a)
-    bench.flusher.mark(bench.b)
-    bench.flusher.settle()
+def test_the_points_follow_all_syncs_and_the_changes_follow_the_points(driver: FlusherDriver) -> None:
+    driver.flusher.mark(driver.a)
+    driver.flusher.mark(driver.b)
+    driver.flusher.settle()
 
     assert ["a sync 1", "a sync 2", "b sync 1", "b sync 2", "points",
-            "a change 1", "a change 2", "b change 1", "b change 2"] == bench.done  # fmt: skip
+            "a change 1", "a change 2", "b change 1", "b change 2"] == driver.done  # fmt: skip
 
 
-def test_marks_of_one_turn_share_a_cycle_and_later_ones_join_the_next(bench: Bench) -> None:
-    bench.flusher.mark(bench.a)
-    bench.flusher.mark(bench.a)
-    bench.turn()
-    bench.flusher.mark(bench.b)
-    bench.turn()
-    assert bench.flusher.is_busy_with(bench.a) and not bench.flusher.is_busy_with(bench.b)
-    bench.worker.finish_job()
-    assert [1, 0] == [len(bench.a.ended), len(bench.b.ended)]
-    bench.turn()
-    bench.worker.finish_job()
+def test_marks_of_one_turn_share_a_cycle_and_later_ones_join_the_next(driver: FlusherDriver) -> None:
+    driver.flusher.mark(driver.a)
+    driver.flusher.mark(driver.a)
+    driver.turn()
+    driver.flusher.mark(driver.b)
+    driver.turn()
+    assert driver.flusher.is_busy_with(driver.a) and not driver.flusher.is_busy_with(driver.b)
+    driver.worker.finish_job()
+    assert [1, 0] == [len(driver.a.ended), len(driver.b.ended)]
+    driver.turn()
+    driver.worker.finish_job()
 
-    assert [1, 1] == [len(bench.a.ended), len(bench.b.ended)]
-    assert not bench.flusher.is_busy
+    assert [1, 1] == [len(driver.a.ended), len(driver.b.ended)]
+    assert not driver.flusher.is_busy
 
 
 @pytest.mark.parametrize("steps", range(3))
-def test_no_change_is_made_before_the_points_are_durable(bench: Bench, steps: int) -> None:
-    bench.flusher.mark(bench.a)
-    bench.turn()
+def test_no_change_is_made_before_the_points_are_durable(driver: FlusherDriver, steps: int) -> None:
+    driver.flusher.mark(driver.a)
+    driver.turn()
     for _ in range(steps):
-        bench.worker.step()
+        driver.worker.step()
 
-    assert [] == [each for each in bench.done if "change" in each]
-    assert {} == bench.flusher.points, "the point is known only after the cycle"
-    bench.worker.finish()
-    assert {b"a": RecoveryPoint(1, 0, 0)} == bench.flusher.points == bench.wal.points
-
-
-def test_entries_are_freed_up_to_the_first_one_that_a_log_still_needs(bench: Bench) -> None:
-    bench.commit(1, bench.a)
-    bench.commit(2, bench.b)
-    bench.commit(3, bench.a)
-    bench.flusher.mark(bench.a)
-    bench.flusher.settle()
-    assert ([2], [2]) == (bench.wal.first_entries, bench.wal.released)
-    bench.flusher.flush_all()
-    bench.flusher.settle()
-
-    assert ([2, 4], [2, 4]) == (bench.wal.first_entries, bench.wal.released)
+    assert [] == [each for each in driver.done if "change" in each]
+    assert {} == driver.flusher.points, "the point is known only after the cycle"
+    driver.worker.finish()
+    assert {b"a": RecoveryPoint(1, 0, 0)} == driver.flusher.points == driver.wal.points
 
 
-def test_an_entry_that_is_being_written_is_needed_after_the_flush(bench: Bench) -> None:
-    bench.commit(1, bench.a)
-    bench.flusher.begin_entry(2, [bench.a])
-    bench.flusher.mark(bench.a)
-    bench.flusher.settle()
-    bench.flusher.end_entry(2)
-    assert [2] == bench.wal.released
-    bench.flusher.flush_all()
-    bench.flusher.settle()
+def test_entries_are_freed_up_to_the_first_one_that_a_log_still_needs(driver: FlusherDriver) -> None:
+    driver.commit(1, driver.a)
+    driver.commit(2, driver.b)
+    driver.commit(3, driver.a)
+    driver.flusher.mark(driver.a)
+    driver.flusher.settle()
+    assert ([2], [2]) == (driver.wal.first_entries, driver.wal.released)
+    driver.flusher.flush_all()
+    driver.flusher.settle()
 
-    assert [2, 3] == bench.wal.released
-
-
-def test_an_entry_that_was_given_up_is_not_needed(bench: Bench) -> None:
-    bench.commit(1, bench.a)
-    bench.flusher.begin_entry(2, [bench.a])
-    bench.flusher.give_up_entry()
-    bench.flusher.mark(bench.a)
-    bench.flusher.settle()
-    bench.a.is_idle = True
-    bench.commit(2, bench.b)
-    bench.flusher.flush_all()
-    bench.flusher.settle()
-
-    assert 3 == bench.wal.released[-1], "a log without batches in the WAL keeps its files"
+    assert ([2, 4], [2, 4]) == (driver.wal.first_entries, driver.wal.released)
 
 
-def test_a_log_whose_sync_fails_keeps_its_entries_and_does_not_stop_the_others(bench: Bench) -> None:
-    bench.commit(1, bench.b)
-    bench.commit(2, bench.a)
-    bench.commit(3, bench.b)
-    bench.a.failing = "sync 2"
-    bench.flusher.flush_all()
-    bench.flusher.settle()
+def test_an_entry_that_is_being_written_is_needed_after_the_flush(driver: FlusherDriver) -> None:
+    driver.commit(1, driver.a)
+    driver.flusher.begin_entry(2, [driver.a])
+    driver.flusher.mark(driver.a)
+    driver.flusher.settle()
+    driver.flusher.end_entry(2)
+    assert [2] == driver.wal.released
+    driver.flusher.flush_all()
+    driver.flusher.settle()
 
-    (failed,), (sound,) = bench.a.ended, bench.b.ended
+    assert [2, 3] == driver.wal.released
+
+
+def test_an_entry_that_was_given_up_is_not_needed(driver: FlusherDriver) -> None:
+    driver.commit(1, driver.a)
+    driver.flusher.begin_entry(2, [driver.a])
+    driver.flusher.give_up_entry()
+    driver.flusher.mark(driver.a)
+    driver.flusher.settle()
+    driver.a.is_idle = True
+    driver.commit(2, driver.b)
+    driver.flusher.flush_all()
+    driver.flusher.settle()
+
+    assert 3 == driver.wal.released[-1], "a log without batches in the WAL keeps its files"
+
+
+def test_a_log_whose_sync_fails_keeps_its_entries_and_does_not_stop_the_others(driver: FlusherDriver) -> None:
+    driver.commit(1, driver.b)
+    driver.commit(2, driver.a)
+    driver.commit(3, driver.b)
+    driver.a.failing = "sync 2"
+    driver.flusher.flush_all()
+    driver.flusher.settle()
+
+    (failed,), (sound,) = driver.a.ended, driver.b.ended
     assert (1, 0, False) == (failed.sync_count, failed.change_count, failed.is_held_up)
     assert isinstance(failed.error, OSError) and not failed.is_proved
     assert sound.is_proved and sound.error is None and 2 == sound.change_count
-    assert {b"b"} == bench.wal.points.keys() == bench.flusher.points.keys()
-    assert ([2], [2]) == (bench.wal.first_entries, bench.wal.released), "entry 2 is the only copy of what failed"
-    bench.a.failing = None
-    bench.flusher.flush_all()
-    bench.flusher.settle()
-    assert 4 == bench.wal.released[-1]
+    assert {b"b"} == driver.wal.points.keys() == driver.flusher.points.keys()
+    assert ([2], [2]) == (driver.wal.first_entries, driver.wal.released), "entry 2 is the only copy of what failed"
+    driver.a.failing = None
+    driver.flusher.flush_all()
+    driver.flusher.settle()
+    assert 4 == driver.wal.released[-1]
 
 
-def test_a_change_that_fails_takes_nothing_back_and_does_not_stop_the_others(bench: Bench) -> None:
-    bench.commit(1, bench.a, bench.b)
-    bench.a.failing = "change 2"
-    bench.flusher.flush_all()
-    bench.flusher.settle()
+def test_a_change_that_fails_takes_nothing_back_and_does_not_stop_the_others(driver: FlusherDriver) -> None:
+    driver.commit(1, driver.a, driver.b)
+    driver.a.failing = "change 2"
+    driver.flusher.flush_all()
+    driver.flusher.settle()
 
-    assert (2, 1, True) == (bench.a.ended[0].sync_count, bench.a.ended[0].change_count, bench.a.ended[0].is_proved)
-    assert isinstance(bench.a.ended[0].error, OSError)
-    assert 2 == bench.b.ended[0].change_count
-    assert {b"a", b"b"} == bench.flusher.points.keys()
-    assert [2] == bench.wal.released
-
-
-def test_points_that_cannot_be_written_hold_everything_up_and_are_tried_again(bench: Bench) -> None:
-    bench.commit(1, bench.a)
-    bench.wal.error = OSError(28, "full")
-    bench.flusher.flush_all()
-    bench.flusher.settle()
-
-    assert [] == [each for each in bench.done if "change" in each]
-    assert bench.a.ended[0].is_held_up and 0 == bench.a.ended[0].change_count
-    assert ({}, []) == (bench.flusher.points, bench.wal.released)
-    bench.wal.error = None
-    bench.flusher.flush_all()
-    bench.flusher.settle()
-    assert {b"a": RecoveryPoint(1, 0, 0)} == bench.flusher.points
-    assert [2] == bench.wal.released
+    assert (2, 1, True) == (driver.a.ended[0].sync_count, driver.a.ended[0].change_count, driver.a.ended[0].is_proved)
+    assert isinstance(driver.a.ended[0].error, OSError)
+    assert 2 == driver.b.ended[0].change_count
+    assert {b"a", b"b"} == driver.flusher.points.keys()
+    assert [2] == driver.wal.released
 
 
-def test_the_end_of_every_cycle_is_told_also_of_one_that_failed_or_had_nothing_to_do(bench: Bench) -> None:
+def test_points_that_cannot_be_written_hold_everything_up_and_are_tried_again(driver: FlusherDriver) -> None:
+    driver.commit(1, driver.a)
+    driver.wal.error = OSError(28, "full")
+    driver.flusher.flush_all()
+    driver.flusher.settle()
+
+    assert [] == [each for each in driver.done if "change" in each]
+    assert driver.a.ended[0].is_held_up and 0 == driver.a.ended[0].change_count
+    assert ({}, []) == (driver.flusher.points, driver.wal.released)
+    driver.wal.error = None
+    driver.flusher.flush_all()
+    driver.flusher.settle()
+    assert {b"a": RecoveryPoint(1, 0, 0)} == driver.flusher.points
+    assert [2] == driver.wal.released
+
+
+def test_the_end_of_every_cycle_is_told_also_of_one_that_failed_or_had_nothing_to_do(driver: FlusherDriver) -> None:
     ends: list[str] = []
-    bench.flusher.on_end = lambda: ends.append("end")
-    bench.flusher.mark(bench.a)
-    bench.flusher.settle()
+    driver.flusher.on_end = lambda: ends.append("end")
+    driver.flusher.mark(driver.a)
+    driver.flusher.settle()
     assert 1 == len(ends)
-    bench.wal.error = OSError(28, "full")
-    bench.flusher.mark(bench.a)
-    bench.flusher.settle()
+    driver.wal.error = OSError(28, "full")
+    driver.flusher.mark(driver.a)
+    driver.flusher.settle()
     assert 2 == len(ends)
-    bench.a.is_idle = True
-    bench.flusher.mark(bench.a)
-    bench.flusher.settle()
+    driver.a.is_idle = True
+    driver.flusher.mark(driver.a)
+    driver.flusher.settle()
     assert 3 == len(ends)
 
 
-def test_a_log_that_is_closed_is_flushed_no_more(bench: Bench) -> None:
-    bench.commit(1, bench.a)
-    bench.commit(2, bench.b)
-    bench.flusher.mark(bench.a)
-    bench.flusher.forget(bench.a)
-    bench.flusher.flush_all()
-    bench.flusher.settle()
+def test_a_log_that_is_closed_is_flushed_no_more(driver: FlusherDriver) -> None:
+    driver.commit(1, driver.a)
+    driver.commit(2, driver.b)
+    driver.flusher.mark(driver.a)
+    driver.flusher.forget(driver.a)
+    driver.flusher.flush_all()
+    driver.flusher.settle()
 
-    assert [] == bench.a.ended and 1 == len(bench.b.ended)
-    assert [3] == bench.wal.released
-
-
-def test_a_log_that_is_closed_has_no_recovery_point_any_more(bench: Bench) -> None:
-    for log in (bench.a, bench.b):
-        bench.flusher.mark(log)
-    bench.flusher.settle()
-    bench.flusher.forget(bench.a)
-    bench.flusher.mark(bench.b)
-    bench.flusher.settle()
-
-    assert {b"b"} == bench.flusher.points.keys() == bench.wal.points.keys()
+    assert [] == driver.a.ended and 1 == len(driver.b.ended)
+    assert [3] == driver.wal.released
 
 
-def test_without_a_wal_the_changes_follow_the_syncs(bench: Bench) -> None:
-    bench.flusher.wal = None
-    bench.flusher.mark(bench.a)
-    bench.flusher.settle()
+def test_a_log_that_is_closed_has_no_recovery_point_any_more(driver: FlusherDriver) -> None:
+    for log in (driver.a, driver.b):
+        driver.flusher.mark(log)
+    driver.flusher.settle()
+    driver.flusher.forget(driver.a)
+    driver.flusher.mark(driver.b)
+    driver.flusher.settle()
 
-    assert ["a sync 1", "a sync 2", "a change 1", "a change 2"] == bench.done
-    assert {b"a"} == bench.flusher.points.keys()
+    assert {b"b"} == driver.flusher.points.keys() == driver.wal.points.keys()
 
 
-def test_closing_finishes_the_cycle_under_way_and_begins_none(bench: Bench) -> None:
-    bench.flusher.mark(bench.a)
-    bench.turn()
-    bench.flusher.mark(bench.b)
-    bench.flusher.close()
+def test_without_a_wal_the_changes_follow_the_syncs(driver: FlusherDriver) -> None:
+    driver.flusher.wal = None
+    driver.flusher.mark(driver.a)
+    driver.flusher.settle()
 
-    assert [1, 0] == [len(bench.a.ended), len(bench.b.ended)]
+    assert ["a sync 1", "a sync 2", "a change 1", "a change 2"] == driver.done
+    assert {b"a"} == driver.flusher.points.keys()
+
+
+def test_closing_finishes_the_cycle_under_way_and_begins_none(driver: FlusherDriver) -> None:
+    driver.flusher.mark(driver.a)
+    driver.turn()
+    driver.flusher.mark(driver.b)
+    driver.flusher.close()
+
+    assert [1, 0] == [len(driver.a.ended), len(driver.b.ended)]

@@ -14,7 +14,7 @@ from logmark.log.clean_stop import CLEAN
 from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.partition import Partition
 from logmark.wire import batches
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness.crashed import tree
 from tests.log.directory_driver import NOW_MS, TOPIC_ID, LogDriver, batch, settings
 
@@ -60,7 +60,7 @@ def take_away(data: Path, at: int) -> tuple[int, int]:
     return bases[at], [*bases[1:], END][at]
 
 
-def look(data: Path, command: tuple[str, ...]) -> Ran:
+def look(data: Path, command: tuple[str, ...]) -> CommandResult:
     """Run a command on the directory; one that only looks must change nothing."""
     before = tree(data)
     done = run(*command, str(data))

@@ -28,7 +28,7 @@ COUNTS = strategies.lists(strategies.integers(1, 5), max_size=6)
 
 
 class PartitionMachine(RuleBasedStateMachine):
-    """Appends, reads, lets go, stops, is killed and loses its power."""
+    """Appends, reads, deletes segments, stops, is killed and loses its power."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a log lets go, when, and what stays true of the rest."""
+"""What retention deletes of a log, when, and what stays true of the rest."""
 
 import pytest
 

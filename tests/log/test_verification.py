@@ -133,8 +133,8 @@ def test_the_directory_is_found_to_be_whole(written: Path) -> None:
 def test_every_flipped_byte_is_found(written: Path, tmp_path: Path, count: int) -> None:
     data = Path(shutil.copytree(written, tmp_path / "data"))
     chosen = random.Random(SEED)
-    places = all_bytes(data)
-    for path, at in chosen.sample(places, min(count, len(places))):
+    positions = all_bytes(data)
+    for path, at in chosen.sample(positions, min(count, len(positions))):
         bit = chosen.randrange(8)
         right = path.read_bytes()
         flip(path, at, bit)
@@ -149,8 +149,8 @@ def test_a_repair_of_a_flipped_byte_loses_its_batch_at_most(written: Path, tmp_p
     chosen = random.Random(SEED)
     whole = records(written)
     files = RealFileSystem(sync=False)
-    places = all_bytes(written)
-    for number, (path, at) in enumerate(chosen.sample(places, min(count, len(places)))):
+    positions = all_bytes(written)
+    for number, (path, at) in enumerate(chosen.sample(positions, min(count, len(positions)))):
         data = Path(shutil.copytree(written, tmp_path / str(number)))
         flip(data / "clicks-0" / path.name, at, chosen.randrange(8))
         found = verified(data)

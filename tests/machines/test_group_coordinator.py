@@ -70,7 +70,7 @@ class Client:
 
 
 @dataclass
-class Told:
+class AssignmentRecord:
     """What members were told they own, in one life of the group, generation by generation."""
 
     by_generation: dict[int, dict[str, bytes]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class GroupsUnderFaults(RuleBasedStateMachine):
         self.clients = [Client(name=f"c{n}", instance_id=instance) for n, instance in enumerate(INSTANCES)]
         self.ids = itertools.count(1)
         self.commits = itertools.count(1)
-        self.told: dict[int, Told] = {}
+        self.told: dict[int, AssignmentRecord] = {}
         self.unanswered: list[tuple[asyncio.Future[Any], Any]] = []
         self.runtime = self.new_runtime()
 
@@ -243,7 +243,7 @@ class GroupsUnderFaults(RuleBasedStateMachine):
                 for member in fact.members
             }
             assert recorded[owner] == answer.assignment, "told to own what is not recorded"
-            self.told.setdefault(life, Told()).add(joined.generation, owner, answer.assignment)
+            self.told.setdefault(life, AssignmentRecord()).add(joined.generation, owner, answer.assignment)
 
         who.syncing = self.ask(lambda at, ticket, now: at.sync(command, ticket, now_ms=now), check)
 
@@ -336,9 +336,9 @@ class GroupsUnderFaults(RuleBasedStateMachine):
         def check(seen: tuple[Any, Any]) -> None:
             entries = written[: self.journal.durable_end] if has_failed else written
             assert self.durable[: len(entries)] == entries, "shown before it was durable"
-            places, description = seen
+            committed, description = seen
             loaded = load(entries)
-            assert dict(loaded.committed_offsets(GROUP)) == places
+            assert dict(loaded.committed_offsets(GROUP)) == committed
             if description is not None and description.state is GroupState.STABLE:
                 assert loaded.describe(GROUP) == description
 

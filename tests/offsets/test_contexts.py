@@ -1,4 +1,4 @@
-"""Named clusters in a settings file: read exactly, or refused with a sentence that names the place."""
+"""Named clusters in a settings file: read exactly, or refused with a message that names the line."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_context_is_a_cluster_with_its_properties(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ("current =", "cannot be read"),
         ('contxts = "x"', "Did you mean contexts?"),
@@ -47,9 +47,9 @@ def test_a_context_is_a_cluster_with_its_properties(tmp_path: Path) -> None:
         ('current = "pro"\n[contexts.prod]\nbootstrap_servers = "a:1"', "Did you mean prod?"),
     ],
 )
-def test_wrong_settings_are_an_error(tmp_path: Path, text: str, sentence: str) -> None:
+def test_wrong_settings_are_an_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError, match="Nothing was done") as refused:
         read_contexts(settings(tmp_path, text))
 
-    assert sentence in str(refused.value)
+    assert message in str(refused.value)
     assert 2 == refused.value.exit_code

@@ -14,12 +14,14 @@ from logmark.offsets.dead_letters.dead_letter import (
     restored_headers,
 )
 
-PLACE = TopicPartition("clicks", 3)
+PARTITION = TopicPartition("clicks", 3)
 OWN = [(b"trace", b"1"), (b"trace", None), (b"\xff", b"\x00")]
 
 
 def letter(headers: list[tuple[bytes, bytes | None]], key: bytes | None = b"k", error: str = "é") -> DeadLetter:
-    return dead_letter_for_record(PLACE, 42, 1_700_000_000_123, key, b"\xffv", headers, error=error, pipeline="billing")
+    return dead_letter_for_record(
+        PARTITION, 42, 1_700_000_000_123, key, b"\xffv", headers, error=error, pipeline="billing"
+    )
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff\x00"])
@@ -32,12 +34,14 @@ def test_a_dead_letter_is_read_as_it_was_written(key: bytes | None) -> None:
 
 def test_a_record_that_is_sent_back_has_its_own_headers_and_its_attempts_and_nothing_else() -> None:
     sent_back = restored_headers(letter(OWN))
-    again = dead_letter_for_record(PLACE, 77, 1, b"k", b"v", sent_back, error="still", pipeline="billing")
+    again = dead_letter_for_record(PARTITION, 77, 1, b"k", b"v", sent_back, error="still", pipeline="billing")
 
     assert [*OWN, (b"logmark.letter.attempts", b"1"), (b"logmark.letter.origin", b'["clicks",3,42]')] == sent_back
     assert (OWN, 2, '["clicks",3,42]') == (again.headers, again.attempts, again.origin)
     assert '["clicks",3,77]' == again.dead_letter_key
-    third = dead_letter_for_record(PLACE, 99, 1, b"k", b"v", restored_headers(again), error="still", pipeline="billing")
+    third = dead_letter_for_record(
+        PARTITION, 99, 1, b"k", b"v", restored_headers(again), error="still", pipeline="billing"
+    )
     assert (3, '["clicks",3,42]') == (third.attempts, third.origin)
 
 
@@ -68,7 +72,7 @@ def test_a_reason_is_cut_between_characters_where_it_is_a_document() -> None:
 
 
 def test_a_dead_letter_about_a_record_that_is_gone_says_so() -> None:
-    gone = dead_letter_for_lost_record(PLACE, 42, error="bad", pipeline="billing", missing="deleted")
+    gone = dead_letter_for_lost_record(PARTITION, 42, error="bad", pipeline="billing", missing="deleted")
 
     found = parse_dead_letter(None, dead_letter_headers(gone))
 

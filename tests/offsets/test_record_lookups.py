@@ -1,4 +1,4 @@
-"""What a plan tells about the records that it touches, and the places of keys."""
+"""What a plan tells about the records that it touches, and the offsets of keys."""
 
 from collections.abc import Iterator
 
@@ -117,20 +117,25 @@ def test_a_wide_plan_looks_where_most_is_touched(our_broker: BrokerUnderTest) ->
 
 def test_the_first_record_with_a_key_is_found_in_each_partition(broker: BrokerUnderTest, client: Client) -> None:
     topic = broker.create_topic("clicks", partitions=3, config=FOREVER)
-    places = [TopicPartition(topic, number) for number in range(3)]
+    partitions = [TopicPartition(topic, number) for number in range(3)]
     for day in range(3):
-        write(client, places[0], [b"bob", b"ann", b"ann"], at_ms=NOON + day * 86_400_000)
-    write(client, places[1], [b"carl", b"\xff\x00"], at_ms=NOON)
+        write(client, partitions[0], [b"bob", b"ann", b"ann"], at_ms=NOON + day * 86_400_000)
+    write(client, partitions[1], [b"carl", b"\xff\x00"], at_ms=NOON)
     seen: list[int] = []
     expected: list[int] = []
 
-    found = find_key(client, places, b"ann", expect=expected.append, advance=seen.append)
-    assert {places[0]: FoundRecord(offset=1, timestamp_ms=NOON + 1)} == found.found
+    found = find_key(client, partitions, b"ann", expect=expected.append, advance=seen.append)
+    assert {partitions[0]: FoundRecord(offset=1, timestamp_ms=NOON + 1)} == found.found
     assert ([11], 11) == (expected, sum(seen))
 
-    later = find_key(client, places, b"ann", since_ms=NOON + 3, until_ms=NOON + 86_400_002, is_after=True)
-    assert ({places[0]: FoundRecord(offset=4, timestamp_ms=NOON + 86_400_001)}, True) == (later.found, later.is_after)
-    assert {places[1]: FoundRecord(offset=1, timestamp_ms=NOON + 1)} == find_key(client, places, b"\xff\x00").found
+    later = find_key(client, partitions, b"ann", since_ms=NOON + 3, until_ms=NOON + 86_400_002, is_after=True)
+    assert ({partitions[0]: FoundRecord(offset=4, timestamp_ms=NOON + 86_400_001)}, True) == (
+        later.found,
+        later.is_after,
+    )
+    assert {partitions[1]: FoundRecord(offset=1, timestamp_ms=NOON + 1)} == (
+        find_key(client, partitions, b"\xff\x00").found
+    )
 
 
 def test_a_key_that_is_not_there_is_an_error(broker: BrokerUnderTest, client: Client) -> None:

@@ -1,7 +1,7 @@
 """A dialogue: requests that a test sends to a broker, and its answers in a form that two brokers can be compared by.
 
 What two brokers cannot have in common gets a name: an id is `<id 1 of 'it joins'>` after the step that brought it.
-What differs by nature is masked: times, ports, sentences for people. Everything else is compared as it was sent.
+What differs by nature is masked: times, ports, messages for people. Everything else is compared as it was sent.
 """
 
 import re
@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 SERVED: dict[ModuleType, range] = {module.schema: module.VERSIONS for module in api.MODULES}
 
 
-class Line:
+class DialogueConnection:
     """One connection: requests go out, answers come back in order."""
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -145,7 +145,7 @@ class Talk:
     versions: Mapping[ModuleType, int]
     now_ms: int
     steps: list[Step] = field(default_factory=list)
-    _lines: dict[str, Line] = field(default_factory=dict)
+    _lines: dict[str, DialogueConnection] = field(default_factory=dict)
     _mask: "Mask" = field(default_factory=lambda: Mask())
 
     def version(self, schema: ModuleType) -> int:
@@ -178,7 +178,7 @@ class Talk:
 
     def ask_frame(self, label: str, frame: bytes) -> None:
         """Sends bytes as they are, on a connection of their own, and notes the first bytes of what comes back."""
-        with closing(Line(self.bootstrap_servers)) as line:
+        with closing(DialogueConnection(self.bootstrap_servers)) as line:
             answer = line.send_frame(frame)
         plain = "the connection was closed" if answer is None else answer[:6]
         self.steps.append(Step(label=label, request=repr(frame), answer=plain))
@@ -227,9 +227,9 @@ class Talk:
         for line in self._lines.values():
             line.close()
 
-    def _line(self, name: str) -> Line:
+    def _line(self, name: str) -> DialogueConnection:
         if name not in self._lines:
-            self._lines[name] = Line(self.bootstrap_servers)
+            self._lines[name] = DialogueConnection(self.bootstrap_servers)
         return self._lines[name]
 
     def _receive(self, line: str, *, what: str) -> Any:
@@ -290,7 +290,7 @@ class Mask:
         if attribute == "record_errors":
             return [index for index, _ in value]
         if isinstance(value, Message):
-            # Success needs no sentence; Apache Kafka sometimes says NONE.
+            # Success needs no message; Apache Kafka sometimes says NONE.
             if getattr(value, "error_code", 1) == 0 and hasattr(value, "error_message"):
                 value.error_message = None
             return self._fields((each.name, getattr(value, each.name)) for each in value.FIELDS)
@@ -380,7 +380,7 @@ class Difference:
 
 
 def differences(ours: Sequence[Step], kafkas: Sequence[Step]) -> Iterator[Difference]:
-    """Every place at which the two transcripts differ."""
+    """Yield every difference between the two transcripts."""
     for own, other in zip(ours, kafkas, strict=False):
         for path, left, right in _parted(own.answer, other.answer, ""):
             label = own.label if own.label == other.label else f"{own.label} / {other.label}"
@@ -397,6 +397,6 @@ def _parted(ours: Any, kafkas: Any, path: str) -> Iterator[tuple[str, Any, Any]]
         for number, (left, right) in enumerate(zip(ours, kafkas, strict=True)):
             known_as = left.get("name") if isinstance(left, dict) else None
             yield from _parted(left, right, f"{path}[{known_as or number}]")
-    # A sentence for people where Apache Kafka has none is no difference; the opposite is.
+    # A message for people where Apache Kafka has none is no difference; the opposite is.
     elif ours != kafkas and not (not kafkas and path.endswith("error_message")):
         yield path, ours, kafkas

@@ -75,8 +75,8 @@ def leaving(group: str, *members: tuple[str, str | None]) -> leave_group.Request
 
 def committing(group: str, offsets: Mapping[tuple[str, int], Any], **options: Any) -> offset_commit.Request:
     topics: dict[str, list[offset_commit.RequestPartition]] = {}
-    for (topic, partition), place in offsets.items():
-        offset, metadata, leader_epoch = (*place, -1)[:3] if isinstance(place, tuple) else (place, "", -1)
+    for (topic, partition), given in offsets.items():
+        offset, metadata, leader_epoch = (*given, -1)[:3] if isinstance(given, tuple) else (given, "", -1)
         topics.setdefault(topic, []).append(
             offset_commit.RequestPartition(
                 partition_index=partition,
@@ -155,9 +155,9 @@ def begin_anew(talk: Talk, group: str) -> None:
         lambda answer: answer.results[0].error_code in (0, GROUP_ID_NOT_FOUND),
     )
     offsets = {
-        (topic.name, place.partition_index): place.committed_offset
+        (topic.name, partition.partition_index): partition.committed_offset
         for topic in kept.groups[0].topics
-        for place in topic.partitions
+        for partition in topic.partitions
     }
     if offsets:
         talk.do(committing(group, offsets))

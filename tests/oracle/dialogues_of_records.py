@@ -202,7 +202,7 @@ def records_that_are_numbered_wrongly(talk: Talk) -> None:
 
 
 @dialogue(produce)
-def places_where_nothing_can_be_produced(talk: Talk) -> None:
+def partitions_that_take_no_records(talk: Talk) -> None:
     topic, good = talk.topic("topic"), batch_of(talk, b"a")
     talk.do(find_coordinator.Request(coordinator_keys=["any"]))
     talk.ask("an unknown topic", producing(talk.name("unknown"), good))

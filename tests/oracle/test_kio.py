@@ -199,19 +199,19 @@ def test_produce_responses_are_the_same_bytes(version: int) -> None:
 
     entity = read(cls, data)
     shown = 4 if version < 5 else 5 if version < 8 else 7
-    assert [(name, [_shown(answer, shown) for answer in parts]) for name, parts in topics] == [
+    assert [(name, [_first_fields(answer, shown) for answer in parts]) for name, parts in topics] == [
         (topic.name, [_as_answer(part)[:shown] for part in topic.partition_responses]) for topic in entity.responses
     ]
     theirs = write(entity)
     assert data == theirs
     decoded = produce.decode_response(version, theirs)
     assert 7 == decoded.throttle_time_ms
-    assert [(name, [_shown(answer, shown) for answer in parts]) for name, parts in topics] == [
-        (name, [_shown(answer, shown) for answer in parts]) for name, parts in decoded.topics
+    assert [(name, [_first_fields(answer, shown) for answer in parts]) for name, parts in topics] == [
+        (name, [_first_fields(answer, shown) for answer in parts]) for name, parts in decoded.topics
     ]
 
 
-def _shown(answer: produce.PartitionAnswer, fields: int) -> tuple[Any, ...]:
+def _first_fields(answer: produce.PartitionAnswer, fields: int) -> tuple[Any, ...]:
     return tuple(answer)[:fields]
 
 

@@ -40,7 +40,7 @@ MAKING_TOPICS = {"auto.create.topics.enable": "true", "num.partitions": "3"}
 MAKING = dialogue_of(metadata, speak=topics_are_made_by_asking)
 
 
-def held(dialogue: Dialogue, ours: str, kafkas: str) -> list[tuple[dict[str, int], Difference]]:
+def find_differences(dialogue: Dialogue, ours: str, kafkas: str) -> list[tuple[dict[str, int], Difference]]:
     """What the two brokers answered differently, round by round."""
     found = []
     for versions in dialogue.rounds:
@@ -58,7 +58,7 @@ def held(dialogue: Dialogue, ours: str, kafkas: str) -> list[tuple[dict[str, int
 
 def check(dialogue: Dialogue, ours: str, kafkas: str) -> None:
     """The brokers differ where the table of kept differences says so, and nowhere else."""
-    found = held(dialogue, ours, kafkas)
+    found = find_differences(dialogue, ours, kafkas)
     kept = [each for each in KEPT if re.fullmatch(each.dialogue, dialogue.name)]
 
     unexplained = [(spoken, each) for spoken, each in found if not any(one.explains(each) for one in kept)]

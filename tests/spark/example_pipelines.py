@@ -21,7 +21,7 @@ START_MS = 1_790_000_000_000
 PARTITIONS = {"spark.sql.shuffle.partitions": "2"}
 
 
-class Examples:
+class ExamplePipelines:
     """Billing, fraud and features of one topic of clicks; tables, checkpoints and logs are in a folder."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Examples:
         settings = _conf(quick_java() | PARTITIONS)
         return [sys.executable, "-m", "logmark", "pipelines", "replay", name, *more, "--yes", *where, *settings]
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The last words of Spark, for a test that fails."""
         log = self.home / "spark.log"
         return f"--- {log}\n{log.read_text()[-4000:]}" if log.exists() else ""

@@ -1,4 +1,4 @@
-"""Records that do not fit their schema go to the topic of letters before anything behind them goes on."""
+"""Records that do not fit their schema go to the dead-letter topic before anything behind them goes on."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def read(broker: BrokerUnderTest, topic: str, dead: str, stop: int, **more: str)
     return [offset for batch in found for offset in batch.column("offset").to_pylist()]
 
 
-def letters_in(broker: BrokerUnderTest, topic: str, partitions: int = 1) -> list[tuple[bytes, DeadLetter]]:
+def dead_letters_in(broker: BrokerUnderTest, topic: str, partitions: int = 1) -> list[tuple[bytes, DeadLetter]]:
     found = []
     for number in range(partitions):
         for row in rows(broker, topic, number):
@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_a_dead_letter_with_all_that_the_record_was_and_the
     assert [0, 2, 4] == read(broker, topic, dead, 6)
     assert [4] == read(broker, topic, broker.create_topic("other"), 5, includeHeaders="true")[2:]
 
-    found = letters_in(broker, dead, 2)
+    found = dead_letters_in(broker, dead, 2)
     assert [
         (1, BAD, "n: a string where INT is wanted, at byte 6"),
         (3, b"{", "no name where one must be, at byte 1"),
@@ -90,9 +90,9 @@ def test_a_part_whose_dead_letters_cannot_be_sent_is_read_again_and_no_row_is_sk
 
     assert list(range(0, 20, 2)) == read(our_broker, topic, dead, 20)
 
-    offsets = [letter.offset for _, letter in letters_in(our_broker, dead)]
+    offsets = [letter.offset for _, letter in dead_letters_in(our_broker, dead)]
     assert set(range(1, 20, 2)) == set(offsets)
-    assert 20 == len(offsets), "the letters of the failed try are there as well: at least once"
+    assert 20 == len(offsets), "the dead letters of the failed try are there as well: at least once"
 
 
 def test_a_value_that_no_dead_letter_can_hold_is_left_where_it_is_and_the_dead_letter_says_so(
@@ -104,7 +104,7 @@ def test_a_value_that_no_dead_letter_can_hold_is_left_where_it_is_and_the_dead_l
 
     assert [1] == read(our_broker, topic, dead, 2, **{"deadLetters.pipeline": "fraud"})
 
-    [(_, letter)] = letters_in(our_broker, dead)
+    [(_, letter)] = dead_letters_in(our_broker, dead)
     assert (None, 0, "fraud") == (letter.value, letter.offset, letter.pipeline)
     assert "The value has 100000 bytes, too many for this topic (max.message.bytes)." == letter.missing
 

@@ -23,7 +23,7 @@ CHAPTER: list[Element] = [
 ]
 
 
-def told(face: type[Markdown] | type[Plain], *elements: Element) -> str:
+def render(face: type[Markdown] | type[Plain], *elements: Element) -> str:
     written = io.StringIO()
     show = face(written.write)
     for element in elements:
@@ -46,7 +46,7 @@ def test_markdown_has_headings_and_fenced_blocks() -> None:
         "## 7. Current and committed\n\nTwo numbers, and `poll`.\n\n```python\nx = 1\n\nprint(x)\n```\n\n"
         "```text\n1\n```\n\n```console\n$ logmark lag billing\nno lag\n```\n\n"
         "```text\nclicks-0 │ 0 │\nbilling    ▲ committed 0\n```\n\n**Mind the gap.**\n\n"
-    ) == told(Markdown, *CHAPTER)
+    ) == render(Markdown, *CHAPTER)
 
 
 def test_plain_text_has_neither_colours_nor_trailing_spaces_nor_a_question() -> None:
@@ -54,18 +54,18 @@ def test_plain_text_has_neither_colours_nor_trailing_spaces_nor_a_question() -> 
         "7. Current and committed\n========================\n\nTwo numbers, and `poll`.\n\n"
         "    x = 1\n\n    print(x)\n\n  | 1\n\n    $ logmark lag billing\n\n  | no lag\n\n"
         "  clicks-0 │ 0 │\n  billing    ▲ committed 0\n\n=> Mind the gap.\n\n"
-    ) == told(Plain, *CHAPTER)
+    ) == render(Plain, *CHAPTER)
 
 
 def test_the_cover_of_the_document_says_where_it_comes_from() -> None:
-    assert told(Markdown, Cover("A tour")).startswith("# A tour\n\nThis page is what `logmark tour` showed;")
-    assert "A TOUR\n\n" == told(Plain, Cover("A tour"))
+    assert render(Markdown, Cover("A tour")).startswith("# A tour\n\nThis page is what `logmark tour` showed;")
+    assert "A TOUR\n\n" == render(Plain, Cover("A tour"))
 
 
 @pytest.mark.parametrize("face", [Markdown, Plain])
 def test_commands_for_the_reader_are_listed(face: type[Markdown] | type[Plain]) -> None:
     assert ["$ one", "$ two"] == [
-        line.strip() for line in told(face, Steps(["one", "two"])).splitlines() if "$" in line
+        line.strip() for line in render(face, Steps(["one", "two"])).splitlines() if "$" in line
     ]
 
 

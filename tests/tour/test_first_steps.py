@@ -39,13 +39,13 @@ def test_the_commands_lead_to_a_reset_as_they_stand_there(tmp_path: Path) -> Non
             servers = ready.partition("listening on ")[2].partition(",")[0]
             printed = [_run(command, tmp_path, {**env, "LOGMARK_BOOTSTRAP_SERVERS": servers}) for command in others]
             with Client(servers) as client:
-                place = client.committed("billing")[TopicPartition("clicks", 0)]
+                committed = client.committed("billing")[TopicPartition("clicks", 0)]
             again = _run(others[2], tmp_path, {**env, "LOGMARK_BOOTSTRAP_SERVERS": servers})
         finally:
             broker.terminate()
 
     assert "/home\n/shoes\n/cart\n" == printed[2]
-    assert 0 == place.offset
+    assert 0 == committed.offset
     assert printed[2] == again
 
 

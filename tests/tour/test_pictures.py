@@ -37,11 +37,11 @@ def test_a_mark_stands_exactly_under_its_offset_for_every_offset_up_to_the_end(e
     for offset in range(end + 1):
         _, cells, _, mark = draw(log(end), [Position(reader="consumer", offset=offset)])
         numbers = cells.split("│", 1)[1]
-        column = len(cells) - len(numbers) + _place_of(numbers, offset)
+        column = len(cells) - len(numbers) + _column_of(numbers, offset)
         assert "△" == mark[column], f"offset {offset} of {end}:\n{cells}\n{mark}"
 
 
-def _place_of(numbers: str, offset: int) -> int:
+def _column_of(numbers: str, offset: int) -> int:
     return numbers.index(f" {offset} " if f" {offset} " in numbers else f" {offset}") + 1
 
 
@@ -70,10 +70,10 @@ def test_the_worker_of_a_partition_is_named() -> None:
 def test_a_long_log_is_a_scale_with_the_marks_in_proportion() -> None:
     shown = drawn(log(1000, start=200), committed(600), Position(reader="consumer", offset=1000)).splitlines()
 
-    numbers, line, place, position = shown
+    numbers, line, mark, position = shown
     assert ["200", "1000"] == numbers.split()
     assert f"clicks-0     {'░' * 10}├{'─' * 39}┤" == line
-    assert 13 + 600 * SCALE // 1000 == place.index("▲")
+    assert 13 + 600 * SCALE // 1000 == mark.index("▲")
     assert line.index("┤") == position.index("△") == numbers.index("1000")
 
 

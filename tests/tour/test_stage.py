@@ -17,13 +17,13 @@ from logmark.tour.stage import Stage, open_stage
 
 
 @pytest.fixture
-def shown() -> list[Element]:
+def elements() -> list[Element]:
     return []
 
 
 @pytest.fixture
-def stage(shown: list[Element]) -> Iterator[Stage]:
-    with open_stage(shown.append, run_logmark) as stage:
+def stage(elements: list[Element]) -> Iterator[Stage]:
+    with open_stage(elements.append, run_logmark) as stage:
         yield stage
 
 
@@ -38,7 +38,7 @@ def goes_on(servers: str) -> None:
     print("done")
 
 
-def test_the_code_that_is_shown_is_the_code_that_ran(stage: Stage, shown: list[Element]) -> None:
+def test_the_code_that_is_shown_is_the_code_that_ran(stage: Stage, elements: list[Element]) -> None:
     with stage.code():
         # A comment of its own.
         answer = 6 * 7
@@ -49,11 +49,11 @@ def test_the_code_that_is_shown_is_the_code_that_ran(stage: Stage, shown: list[E
     assert [
         Code('# A comment of its own.\nanswer = 6 * 7\nif answer:\n    print("the answer is", answer)'),
         Output("the answer is 42"),
-    ] == shown
+    ] == elements
 
 
 def test_code_that_prints_nothing_shows_no_output_and_code_that_fails_fails(
-    stage: Stage, shown: list[Element]
+    stage: Stage, elements: list[Element]
 ) -> None:
     with stage.code():
         nothing = None
@@ -61,26 +61,26 @@ def test_code_that_prints_nothing_shows_no_output_and_code_that_fails_fails(
         print(1 // 0)
 
     assert nothing is None
-    assert [Code("nothing = None"), Code("print(1 // 0)")] == shown
+    assert [Code("nothing = None"), Code("print(1 // 0)")] == elements
 
 
 def test_a_command_is_run_against_the_tours_broker_and_shown_with_what_it_wrote(
-    stage: Stage, shown: list[Element]
+    stage: Stage, elements: list[Element]
 ) -> None:
     stage.command("logmark topics create clicks --partitions 3")
     stage.command("logmark lag nobody", exit_code=1)
 
     assert 3 == len(stage.client.metadata(["clicks"]).partitions("clicks"))
-    assert [Command("logmark topics create clicks --partitions 3"), Output("Created topic clicks.")] == shown[:2]
-    assert isinstance(shown[3], Output) and "Group nobody does not exist" in shown[3].text
+    assert [Command("logmark topics create clicks --partitions 3"), Output("Created topic clicks.")] == elements[:2]
+    assert isinstance(elements[3], Output) and "Group nobody does not exist" in elements[3].text
     with pytest.raises(UserError, match="`logmark lag nobody` ended with exit code 1"):
         stage.command("logmark lag nobody")
 
 
-def test_a_picture_is_drawn_from_what_the_broker_and_the_consumer_say(stage: Stage, shown: list[Element]) -> None:
+def test_a_picture_is_drawn_from_what_the_broker_and_the_consumer_say(stage: Stage, elements: list[Element]) -> None:
     stage.fill("clicks", 9, 9)
-    places, position, start = [3, 7], 5, 2
-    stage.client.commit("billing", {TopicPartition("clicks", one): place for one, place in enumerate(places)})
+    offsets, position, start = [3, 7], 5, 2
+    stage.client.commit("billing", {TopicPartition("clicks", one): offset for one, offset in enumerate(offsets)})
     stage.client.delete_records({TopicPartition("clicks", 1): start})
     consumer = Consumer({"bootstrap.servers": stage.servers, "group.id": "fraud", "enable.auto.commit": False})
     consumer.assign([ClientPartition("clicks", 0, 0)])
@@ -89,25 +89,25 @@ def test_a_picture_is_drawn_from_what_the_broker_and_the_consumer_say(stage: Sta
     stage.picture("clicks", "billing", running={"consumer": consumer})
     consumer.close()
 
-    assert isinstance(shown[0], Picture)
-    text = "\n".join(shown[0].lines)
+    assert isinstance(elements[0], Picture)
+    text = "\n".join(elements[0].lines)
     assert f"△ position {position}" in text
-    for place in places:
-        assert f"committed {place} (last processed {place - 1})" in text
+    for offset in offsets:
+        assert f"committed {offset} (last processed {offset - 1})" in text
     assert 3 * start == text.count("░")
 
 
-def test_a_process_of_a_chapter_is_another_process_and_dies(stage: Stage, shown: list[Element]) -> None:
+def test_a_process_of_a_chapter_is_another_process_and_dies(stage: Stage, elements: list[Element]) -> None:
     stage.process(dies_at_once)
 
-    assert isinstance(shown[0], Code) and shown[0].text.startswith("def dies_at_once(servers: str) -> None:\n")
-    assert Output("dies, with 2 parts of an address\nKilled") == shown[1]
+    assert isinstance(elements[0], Code) and elements[0].text.startswith("def dies_at_once(servers: str) -> None:\n")
+    assert Output("dies, with 2 parts of an address\nKilled") == elements[1]
     with pytest.raises(UserError, match="ended by itself, with exit code 0"):
         stage.process(goes_on)
 
 
 def test_nothing_of_the_user_is_read_or_written(
-    shown: list[Element], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    elements: list[Element], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "logmark.toml").write_text("this is no TOML")
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME"):
@@ -117,7 +117,7 @@ def test_nothing_of_the_user_is_read_or_written(
     monkeypatch.setenv("LOGMARK_CONFIG", str(tmp_path / "logmark.toml"))
     before = dict(os.environ)
 
-    with open_stage(shown.append, run_logmark) as stage:
+    with open_stage(elements.append, run_logmark) as stage:
         folder = Path(stage.broker.data_dir)
         stage.fill("clicks", 3)
         stage.client.commit("billing", {TopicPartition("clicks", 0): 3})

@@ -28,27 +28,27 @@ QUESTION = b"Enter goes on, q leaves: "
 
 
 @pytest.fixture(scope="module")
-def told() -> list[Element]:
+def tour_elements() -> list[Element]:
     """One run of the whole tour."""
     elements: list[Element] = []
     touring.tell(CHAPTERS, elements.append, run_logmark)
     return elements
 
 
-def chapters_of(told: list[Element]) -> dict[str, list[Element]]:
+def chapters_of(tour_elements: list[Element]) -> dict[str, list[Element]]:
     name = ""
     found: dict[str, list[Element]] = {}
-    for element in told:
+    for element in tour_elements:
         if isinstance(element, Title):
             name = element.name
         found.setdefault(name, []).append(element)
     return found
 
 
-def test_the_document_is_what_the_tour_shows(told: list[Element]) -> None:
+def test_the_document_is_what_the_tour_shows(tour_elements: list[Element]) -> None:
     shown = io.StringIO()
     show = Markdown(shown.write)
-    for element in told:
+    for element in tour_elements:
         show(element)
 
     written = (REPOSITORY / "docs" / "tour.md").read_text(encoding="utf-8")
@@ -60,9 +60,9 @@ def test_the_document_is_what_the_tour_shows(told: list[Element]) -> None:
 
 @pytest.mark.parametrize("name", [chapter.name for chapter in CHAPTERS])
 def test_a_chapter_says_something_runs_something_draws_it_and_leaves_one_sentence(
-    told: list[Element], name: str
+    tour_elements: list[Element], name: str
 ) -> None:
-    elements = chapters_of(told)[name]
+    elements = chapters_of(tour_elements)[name]
 
     kinds = {type(element) for element in elements}
     assert {Title, Prose, Code, Output, Picture, Keep} <= kinds
@@ -70,15 +70,15 @@ def test_a_chapter_says_something_runs_something_draws_it_and_leaves_one_sentenc
     assert 1 == sum(isinstance(element, Keep) for element in elements)
 
 
-def test_the_story_has_its_three_readers(told: list[Element]) -> None:
-    drawn = "\n".join(line for element in told if isinstance(element, Picture) for line in element.lines)
+def test_the_story_has_its_three_readers(tour_elements: list[Element]) -> None:
+    drawn = "\n".join(line for element in tour_elements if isinstance(element, Picture) for line in element.lines)
 
     for group in ("billing", "fraud", "ml-features"):
         assert re.search(rf"^{group} .*committed \d+ \((last processed|nothing processed)", drawn, re.MULTILINE)
 
 
-def test_nothing_is_shown_that_differs_from_run_to_run(told: list[Element]) -> None:
-    shown = "\n".join(_text(element) for element in told if isinstance(element, Output | Picture))
+def test_nothing_is_shown_that_differs_from_run_to_run(tour_elements: list[Element]) -> None:
+    shown = "\n".join(_text(element) for element in tour_elements if isinstance(element, Output | Picture))
 
     assert not re.search(r"127\.0\.0\.1:\d+|/tmp/|rdkafka-[0-9a-f]{8}|\b[0-9a-f]{8}-[0-9a-f]{4}-", shown)
     assert not re.search(rf"\b{time.gmtime().tm_year}-\d\d-\d\d", shown)
@@ -88,21 +88,21 @@ def _text(element: Element) -> str:
     return "\n".join(element.lines) if isinstance(element, Picture) else getattr(element, "text", "")
 
 
-def test_code_and_pictures_fit_a_terminal(told: list[Element]) -> None:
-    for element in told:
+def test_code_and_pictures_fit_a_terminal(tour_elements: list[Element]) -> None:
+    for element in tour_elements:
         if isinstance(element, Code | Picture | Command):
             for line in _text(element).splitlines():
                 assert len(line) <= CODE_WIDTH, line
 
 
-def test_code_needs_no_rule_of_a_linter_to_be_silenced(told: list[Element]) -> None:
-    shown = "\n".join(element.text for element in told if isinstance(element, Code))
+def test_code_needs_no_rule_of_a_linter_to_be_silenced(tour_elements: list[Element]) -> None:
+    shown = "\n".join(element.text for element in tour_elements if isinstance(element, Code))
 
     assert "noqa" not in shown and "type: ignore" not in shown
 
 
-def test_output_follows_what_made_it(told: list[Element]) -> None:
-    for before, after in pairwise(told):
+def test_output_follows_what_made_it(tour_elements: list[Element]) -> None:
+    for before, after in pairwise(tour_elements):
         if isinstance(after, Output):
             assert isinstance(before, Code | Command), after
 

@@ -58,7 +58,7 @@ class BesideWorker:
         return segment_cleaner.clean(plan, self._files)
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing: no process was started."""
 
 
 class ProcessWorker:
@@ -183,7 +183,7 @@ class Cleaner:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running = None
         if not task.cancelled() and task.exception() is not None:
-            log.error("the cleaner stumbled and goes on with the next check", exc_info=task.exception())
+            log.error("the cleaner failed and continues at the next check", exc_info=task.exception())
 
     async def run(self) -> None:
         """Clean every log that is due."""

@@ -142,7 +142,7 @@ class BrokerConfig:
     """Every setting of this broker by Kafka's name."""
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        """Refuses unknown names and impossible values with a sentence; `warnings` says what was left aside."""
+        """Read settings; raises UserError for unknown names and impossible values. `warnings` says what was ignored."""
         self.warnings: list[str] = []
         self._given: dict[str, str] = {}
         by_unit: dict[str, str] = {}
@@ -181,7 +181,7 @@ class BrokerConfig:
         return self._given.get(name, BROKER_SETTINGS[name].default)
 
     def is_given(self, name: str) -> builtins.bool:
-        """Whether somebody has given this setting a value."""
+        """Return whether somebody has given this setting a value."""
         return name in self._given
 
     def int(self, name: str) -> builtins.int:
@@ -193,9 +193,9 @@ class BrokerConfig:
         return self.text(name).lower() == "true"
 
     def in_force(self) -> Iterator[tuple[BrokerSetting, str | None]]:
-        """Every setting, what topics inherit included, with the text that somebody gave it."""
+        """Return every setting, what topics inherit included, with the text that somebody gave it."""
         return ((setting, self._given.get(setting.name)) for setting in _ALL_SETTINGS)
 
     def topic_defaults(self) -> dict[str, str]:
-        """Topic settings whose default this broker's file changed."""
+        """Return the topic settings whose default this broker's file changed."""
         return {_TOPIC_DEFAULTS[name]: text for name, text in self._given.items() if name in _TOPIC_DEFAULTS}

@@ -3,7 +3,7 @@
 It can do nothing useful any more if one of these holds:
 
     The data directory was removed, or another one has its path. Nothing that is written would be found by the next
-    start, and what is written now could damage the directory that took the place.
+    start, and what is written now could damage the directory that has the path.
 
     No log takes records until a restart, and no log that has records can be read.
 
@@ -104,7 +104,7 @@ class Liveness:
         )
 
     def _takes_records(self) -> bool:
-        """Whether any log takes records now, or will by itself."""
+        """Return whether any log takes records now, or will by itself."""
         committer = self._committer
         if committer.is_sync:
             # A log that the disk failed is written again until that succeeds.
@@ -117,7 +117,7 @@ class Liveness:
         return not is_any
 
     def _can_read(self) -> bool:
-        """Whether any log with records can be read, as far as is known: a few are tried each time."""
+        """Return whether any log with records can be read, as far as is known: a few are tried each time."""
         if self._checks_left:
             self._checks_left -= 1
             return True

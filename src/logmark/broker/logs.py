@@ -209,7 +209,7 @@ class Logs:
     # -- finding -------------------------------------------------------------------------------
 
     def topics(self) -> list[Topic]:
-        """Every topic."""
+        """Return every topic."""
         return list(self._topics.values())
 
     def topic(self, name: str) -> Topic | None:
@@ -235,7 +235,7 @@ class Logs:
     # -- changing ------------------------------------------------------------------------------
 
     def check_new_name(self, name: str) -> None:
-        """Refuses a name that no new topic can have."""
+        """Raise Refused for a name that no new topic can have."""
         self._changes.catalog.check_new_name(name)
 
     def check_new_topic(self, wanted: NewTopic) -> TopicSettings:
@@ -493,7 +493,7 @@ class Logs:
             log.exception("the files of a deleted topic could not be removed")
 
     def remove_files(self) -> Callable[[], None] | None:
-        """Lets the partitions remove what they let go long enough ago; the call removes deleted ones, in any thread."""
+        """Remove files deleted by partitions long enough ago; return what removes deleted partitions, in any thread."""
         now_ms = self._clock.now_ms()
         for topic in self._topics.values():
             for partition in topic.partitions:

@@ -6,6 +6,7 @@ import asyncio
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return the fastest event loop there is."""
     try:
+        # Windows has none.
         import uvloop
     except ImportError:
         return asyncio.new_event_loop()

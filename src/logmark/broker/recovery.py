@@ -40,7 +40,7 @@ class Recovery:
     cuts: Sequence[Cut] = ()
     # Numbers of entries of the WAL that were acknowledged and cannot be read: first and last of each stretch.
     damaged_entries: Sequence[tuple[int, int]] = ()
-    # What is damaged in the segments or missing, each in a line.
+    # What is damaged in the segments or missing, one description for each stretch or file.
     damage: Sequence[str] = ()
     # What somebody has added since the clean stop; the next start sets it aside.
     additions: Sequence[str] = ()

@@ -231,7 +231,7 @@ class Broker:
             raise
 
     def send_soon(self, connection: Connection) -> None:
-        """Lets a connection send when everything that has come in has been looked at."""
+        """Let a connection send when everything that has come in has been looked at."""
         if not self._sending:
             # Measured by itself: every request makes this call.
             self._call_soon(self.send_now)
@@ -274,7 +274,7 @@ class Broker:
                 _log_failure("the offset checkpoints could not be written", task.exception())
 
         if self.liveness.is_directory_gone():
-            # Else the directory that took its place would get our checkpoints.
+            # Else the directory that has its path now would get our checkpoints.
             return
         self._checkpointing = self.loop.create_task(self.checkpoint())
         self._checkpointing.add_done_callback(done)

@@ -43,7 +43,7 @@ class FetchSession:
         )
 
     def tell(self, where: TopicPartition, answer: FetchAnswer[Sized], *, turns: bool = True) -> None:
-        """Remembers what the client now knows; who got data is served last the next time, if it takes turns."""
+        """Record what the client now knows; with `turns`, a partition that got data is served last the next time."""
         if answer.error_code:
             self._told.pop(where, None)
         else:

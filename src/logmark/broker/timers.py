@@ -19,7 +19,7 @@ class Timer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Nothing happens at the deadline any more."""
+        """Cancel the call at the deadline."""
         self.callback = None
 
 
@@ -70,7 +70,7 @@ class Timers:
         self._arm()
 
     def close(self) -> None:
-        """No deadline comes due any more."""
+        """Cancel every deadline."""
         self._heap.clear()
         if self._armed is not None:
             self._armed.cancel()

@@ -29,7 +29,7 @@ class Complaints:
         self._told: dict[TopicPartition, int] = {}
 
     def is_heard(self, where: TopicPartition, offset: int) -> bool:
-        """Whether the code is the right answer: it was not the last answer to the same question."""
+        """Return whether the code is the right answer: it was not the last answer to the same question."""
         if self._told.get(where) == offset:
             del self._told[where]
             return False

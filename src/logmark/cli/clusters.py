@@ -21,7 +21,7 @@ from logmark.offsets.contexts import read_contexts
 from logmark.offsets.user_files import config_file
 
 DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
-# A person waits for these: no broker must be a sentence within ten seconds.
+# A person waits for these: without a broker, the error message must come within ten seconds.
 TIMEOUT_S = 8.0
 CONNECT_TIMEOUT_S = 5.0
 PATIENCE_S = 1.0

@@ -166,7 +166,7 @@ class Session:
         cluster = client.metadata([request.topic])
         topic = cluster.topics.get(request.topic)
         if topic is None:
-            return replace(request, begin="earliest")  # which is refused with a sentence that knows the other topics
+            return replace(request, begin="earliest")  # which is refused with a message that names similar topics
         ends = redriven_ends(
             self._store.runs(), request, source_cluster=cluster.cluster_id, topic_id=topic.topic_id.hex()
         )  # fmt: skip
@@ -277,7 +277,7 @@ class Session:
             )
         if run.unaddressed:
             say(f"{counted(run.unaddressed, 'record')} left out, because no header names their topic.")
-        _say_all(_letters_left_out(run.repeated, run.valueless))
+        _say_all(_describe_left_out(run.repeated, run.valueless))
         sys.stdout.flush()
         self._store.mark_reported(run)
         if run.expired:
@@ -318,7 +318,7 @@ class Session:
         if unaddressed:
             write_line(f"To nowhere, because no header names a topic: {count(unaddressed, 'record')}.")
         repeated, valueless = (sum(getattr(one, name) for one in counts.values()) for name in ("repeated", "valueless"))
-        for sentence in _letters_left_out(repeated, valueless):
+        for sentence in _describe_left_out(repeated, valueless):
             write_line(sentence)
         say("This was a dry run: nothing was written.")
 
@@ -415,7 +415,7 @@ def _text_line(partition: TopicPartition, record: Record, with_offsets: bool) ->
     return line + "\n"
 
 
-def _letters_left_out(repeated: int, valueless: int) -> list[str]:
+def _describe_left_out(repeated: int, valueless: int) -> list[str]:
     sentences = []
     if repeated:
         sentences.append(

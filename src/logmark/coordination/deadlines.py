@@ -54,7 +54,7 @@ class Deadlines(Generic[Key]):
         self._queued[key] = at_ms
 
     def _settle(self) -> None:
-        """Brings a true deadline to the top of the heap."""
+        """Bring a true deadline to the top of the heap."""
         while self._heap:
             at_ms, _, key = self._heap[0]
             if self._queued.get(key) == at_ms:

@@ -52,6 +52,7 @@ def session(
     # would miss every package, and Spark would quietly not find format("logmark").
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Only here: after the checks, which name what is missing.
     from pyspark.sql import SparkSession
 
     settings = {
@@ -92,6 +93,7 @@ def register_format(spark: "SparkSession") -> None:
     format stays unknown.
     """
     if spark not in _registered:
+        # Only here: the data source imports PySpark, which is an extra.
         from pyspark_logmark import DefaultSource
 
         spark.dataSource.register(DefaultSource)
@@ -121,6 +123,7 @@ def _home() -> str:
     every import again: a second per process instead of a quarter. Spark waits ten seconds for a process, which a busy
     machine exceeds.
     """
+    # Only here: PySpark is an extra.
     import pyspark
 
     home = Path(tempfile.mkdtemp(prefix="logmark-spark-home-"))
@@ -133,6 +136,7 @@ def _home() -> str:
 def check_spark() -> None:
     """Raise UserError unless a PySpark is installed that can run `format("logmark")`."""
     try:
+        # Only here: PySpark is an extra, and this finds out whether it is installed.
         import pyspark
     except ImportError:
         raise UserError(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Brokers are imported by the fixtures, so that the plugin costs nothing in a test run that uses none.
 if TYPE_CHECKING:
     from logmark.testing.broker import Broker
 
@@ -33,21 +32,17 @@ def logmark_broker_session_config() -> Mapping[str, str]:
 @pytest.fixture
 def logmark_broker(logmark_broker_config: Mapping[str, str]) -> Iterator["Broker"]:
     """Yield a fresh broker with an empty data directory, gone when the test is over."""
-    from logmark.testing.broker import Broker
-
-    with Broker(logmark_broker_config) as broker:
+    with _new_broker(logmark_broker_config) as broker:
         yield broker
 
 
 @pytest.fixture
 def logmark_broker_factory() -> Iterator[Callable[..., "Broker"]]:
     """Yield a function that starts brokers, with the arguments of `logmark.testing.Broker`; all end with the test."""
-    from logmark.testing.broker import Broker
-
     with ExitStack() as stack:
 
         def start(config: Mapping[str, str] | None = None, **options: Any) -> "Broker":
-            return stack.enter_context(Broker(config, **options))
+            return stack.enter_context(_new_broker(config, **options))
 
         yield start
 
@@ -55,7 +50,12 @@ def logmark_broker_factory() -> Iterator[Callable[..., "Broker"]]:
 @pytest.fixture(scope="session")
 def logmark_broker_session(logmark_broker_session_config: Mapping[str, str]) -> Iterator["Broker"]:
     """Yield one broker for all tests of the session: quick, but topics and groups are shared."""
+    with _new_broker(logmark_broker_session_config) as broker:
+        yield broker
+
+
+def _new_broker(config: Mapping[str, str] | None, **options: Any) -> "Broker":
+    # Only here: the plugin costs nothing in a test run that uses no broker.
     from logmark.testing.broker import Broker
 
-    with Broker(logmark_broker_session_config) as broker:
-        yield broker
+    return Broker(config, **options)

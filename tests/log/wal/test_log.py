@@ -25,7 +25,7 @@ def files() -> FaultyFileSystem:
 
 
 @pytest.fixture
-def made(tmp_path: Path, files: FaultyFileSystem) -> WriteAheadLog:
+def new_wal(tmp_path: Path, files: FaultyFileSystem) -> WriteAheadLog:
     """A WAL of at most four files, each with room for two blocks of entries."""
     log = WriteAheadLog(
         str(tmp_path), DIRECTORY_ID, files, WalLimits(4 * FILE_BYTES, FILE_BYTES, FILE_BYTES)
@@ -67,13 +67,13 @@ def fill(log: WriteAheadLog) -> list[WalFile]:
             used.append(file)
 
 
-def test_a_new_wal_is_complete_when_it_has_its_name(made: WriteAheadLog, tmp_path: Path) -> None:
+def test_a_new_wal_is_complete_when_it_has_its_name(new_wal: WriteAheadLog, tmp_path: Path) -> None:
     assert [wal.FOLDER] == [path.name for path in tmp_path.iterdir()]
     assert {"0001.wal", FILE_NAME, inventory.FILE_NAME} == {path.name for path in (tmp_path / wal.FOLDER).iterdir()}
     content = (tmp_path / wal.FOLDER / FILE_NAME).read_bytes()
     assert RecoveryPoints(DIRECTORY_ID, 1, POINTS) == RecoveryPoints.decode(content)
-    assert made.is_open and made.file_for(BLOCK_BYTES).is_in_place()
-    assert f"{tmp_path}/{wal.FOLDER}/0001.wal" == made.file_for(BLOCK_BYTES).path
+    assert new_wal.is_open and new_wal.file_for(BLOCK_BYTES).is_in_place()
+    assert f"{tmp_path}/{wal.FOLDER}/0001.wal" == new_wal.file_for(BLOCK_BYTES).path
 
 
 def test_the_folder_gets_its_name_after_its_content_is_durable(tmp_path: Path, files: FaultyFileSystem) -> None:
@@ -130,80 +130,80 @@ def test_a_wal_whose_name_could_not_be_synced_is_made_later(tmp_path: Path, file
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_a_file_whose_name_could_not_be_synced_leaves_a_wal_that_is_whole(
-    made: WriteAheadLog, files: FaultyFileSystem, failures: int
+    new_wal: WriteAheadLog, files: FaultyFileSystem, failures: int
 ) -> None:
-    while enter(made):
+    while enter(new_wal):
         pass
     sync, left = files.sync_directory, failures
 
     def fail_behind_the_inventory(path: str) -> None:
         nonlocal left
-        if left and len(inventory.decode(files.read(f"{made.folder}/{inventory.FILE_NAME}"))) > 1:
+        if left and len(inventory.decode(files.read(f"{new_wal.folder}/{inventory.FILE_NAME}"))) > 1:
             left -= 1
             raise OSError(errno.EIO, "Input/output error")
         sync(path)
 
     files.sync_directory = fail_behind_the_inventory  # type: ignore[method-assign]
-    reserved = made.reserve()
+    reserved = new_wal.reserve()
     assert reserved is not None
     file, make_ready = reserved
     with pytest.raises(OSError, match="Input/output"):
         make_ready()
-    made.forget_reserved(file)
+    new_wal.forget_reserved(file)
 
-    inventory.check(made.folder, files)
+    inventory.check(new_wal.folder, files)
 
 
-def test_entries_go_to_the_current_file_until_it_is_full_and_then_to_the_one_in_reserve(made: WriteAheadLog) -> None:
-    first = enter(made)
-    assert first is enter(made)
-    assert enter(made) is None, "no file has room"
-    second = reserve(made)
+def test_entries_go_to_the_current_file_until_it_is_full_and_then_to_the_one_in_reserve(new_wal: WriteAheadLog) -> None:
+    first = enter(new_wal)
+    assert first is enter(new_wal)
+    assert enter(new_wal) is None, "no file has room"
+    second = reserve(new_wal)
 
-    assert second is enter(made) and second is not first
+    assert second is enter(new_wal) and second is not first
     assert (1, 2) == (first.header.sequence, second.header.sequence)
 
 
-def test_one_file_is_kept_in_reserve(made: WriteAheadLog) -> None:
-    assert reserve(made) is not None
-    assert reserve(made) is None
+def test_one_file_is_kept_in_reserve(new_wal: WriteAheadLog) -> None:
+    assert reserve(new_wal) is not None
+    assert reserve(new_wal) is None
 
 
-def test_the_files_take_no_more_than_their_limit_until_a_flush_frees_them(made: WriteAheadLog) -> None:
-    used = fill(made)
+def test_the_files_take_no_more_than_their_limit_until_a_flush_frees_them(new_wal: WriteAheadLog) -> None:
+    used = fill(new_wal)
 
-    assert 4 == len(used) and made.is_pressed
-    assert made.reserve() is None
-    assert [] == made.release(made.next_number - 2), "nothing is removed: the files are used again"
+    assert 4 == len(used) and new_wal.is_pressed
+    assert new_wal.reserve() is None
+    assert [] == new_wal.release(new_wal.next_number - 2), "nothing is removed: the files are used again"
     for _ in range(3):
-        assert reserve(made) in used
-        enter(made)
-        enter(made)
-    assert made.reserve() is None
-    assert 4 == len(list(Path(made.folder).glob("*.wal")))
+        assert reserve(new_wal) in used
+        enter(new_wal)
+        enter(new_wal)
+    assert new_wal.reserve() is None
+    assert 4 == len(list(Path(new_wal.folder).glob("*.wal")))
 
 
-def test_a_flush_of_a_part_frees_only_the_files_below_it(made: WriteAheadLog) -> None:
-    used = fill(made)
-    made.release(4)
+def test_a_flush_of_a_part_frees_only_the_files_below_it(new_wal: WriteAheadLog) -> None:
+    used = fill(new_wal)
+    new_wal.release(4)
 
-    assert used[0] is reserve(made)
-    assert enter(made) is used[0] is enter(made)
-    assert made.reserve() is None, "the file with entry 4 is still needed"
-
-
-def test_the_current_file_is_never_freed(made: WriteAheadLog) -> None:
-    current = enter(made)
-    made.release(made.next_number)
-
-    assert current is enter(made)
+    assert used[0] is reserve(new_wal)
+    assert enter(new_wal) is used[0] is enter(new_wal)
+    assert new_wal.reserve() is None, "the file with entry 4 is still needed"
 
 
-def test_a_file_that_is_used_again_has_a_higher_sequence_and_none_of_its_entries(made: WriteAheadLog) -> None:
-    used = fill(made)
+def test_the_current_file_is_never_freed(new_wal: WriteAheadLog) -> None:
+    current = enter(new_wal)
+    new_wal.release(new_wal.next_number)
+
+    assert current is enter(new_wal)
+
+
+def test_a_file_that_is_used_again_has_a_higher_sequence_and_none_of_its_entries(new_wal: WriteAheadLog) -> None:
+    used = fill(new_wal)
     salts = {file.header.salt for file in used}
-    made.release(made.next_number - 2)
-    again = reserve(made)
+    new_wal.release(new_wal.next_number - 2)
+    again = reserve(new_wal)
 
     assert 5 == again.header.sequence and again.header.salt not in salts
     reader = FileReader(again.path, RealFileSystem(sync=False))
@@ -211,106 +211,108 @@ def test_a_file_that_is_used_again_has_a_higher_sequence_and_none_of_its_entries
     reader.close()
 
 
-def test_the_wal_is_pressed_when_a_quarter_of_its_bytes_waits_for_a_flush(made: WriteAheadLog) -> None:
-    enter(made)
-    enter(made)
-    assert not made.is_pressed
-    reserve(made)
-    enter(made)
-    assert made.is_pressed
-    made.release(made.next_number)
-    assert not made.is_pressed
+def test_the_wal_is_pressed_when_a_quarter_of_its_bytes_waits_for_a_flush(new_wal: WriteAheadLog) -> None:
+    enter(new_wal)
+    enter(new_wal)
+    assert not new_wal.is_pressed
+    reserve(new_wal)
+    enter(new_wal)
+    assert new_wal.is_pressed
+    new_wal.release(new_wal.next_number)
+    assert not new_wal.is_pressed
 
 
-def test_an_entry_larger_than_a_file_gets_a_file_of_its_own_which_goes_when_it_is_flushed(made: WriteAheadLog) -> None:
-    reserve(made)
-    enter(made)
+def test_an_entry_larger_than_a_file_gets_a_file_of_its_own_which_goes_when_it_is_flushed(
+    new_wal: WriteAheadLog,
+) -> None:
+    reserve(new_wal)
+    enter(new_wal)
     size = 5 * FILE_BYTES
-    assert made.file_for(size) is None
-    large = reserve(made, size)
-    assert large is enter(made, size) and size <= large.capacity - ENTRIES_AT
-    following = reserve(made)
-    assert following is enter(made), "the file in reserve was kept for the next entry"
+    assert new_wal.file_for(size) is None
+    large = reserve(new_wal, size)
+    assert large is enter(new_wal, size) and size <= large.capacity - ENTRIES_AT
+    following = reserve(new_wal)
+    assert following is enter(new_wal), "the file in reserve was kept for the next entry"
 
-    dropped = made.release(made.next_number - 1)
+    dropped = new_wal.release(new_wal.next_number - 1)
     assert [large] == dropped
-    made.discard(dropped)
+    new_wal.discard(dropped)
     assert not Path(large.path).exists()
 
 
-def test_entries_larger_than_a_file_keep_to_the_limit_too(made: WriteAheadLog) -> None:
+def test_entries_larger_than_a_file_keep_to_the_limit_too(new_wal: WriteAheadLog) -> None:
     size = 2 * FILE_BYTES
     count = 0
-    while count < 20 and reserve(made, size) is not None:
-        assert enter(made, size) is not None
+    while count < 20 and reserve(new_wal, size) is not None:
+        assert enter(new_wal, size) is not None
         count += 1
 
     assert 1 <= count <= 4
-    dropped = made.release(made.next_number)
-    made.discard(dropped)
-    assert reserve(made, size) is not None
+    dropped = new_wal.release(new_wal.next_number)
+    new_wal.discard(dropped)
+    assert reserve(new_wal, size) is not None
 
 
 def test_a_file_that_cannot_be_filled_holds_no_space_and_counts_for_nothing(
-    made: WriteAheadLog, files: FaultyFileSystem
+    new_wal: WriteAheadLog, files: FaultyFileSystem
 ) -> None:
     files.fail_writes("0002.wal", errno.ENOSPC)
-    file, make_ready = made.reserve()
+    file, make_ready = new_wal.reserve()
     with pytest.raises(OSError, match="No space"):
         make_ready()
-    made.forget_reserved(file)
+    new_wal.forget_reserved(file)
 
     assert not Path(file.path).exists()
     files.heal()
-    assert 4 == len(fill(made)), "the limit is reached with as many files as before"
+    assert 4 == len(fill(new_wal)), "the limit is reached with as many files as before"
 
 
-def test_a_file_in_reserve_has_its_name_and_header_durable(made: WriteAheadLog, files: FaultyFileSystem) -> None:
+def test_a_file_in_reserve_has_its_name_and_header_durable(new_wal: WriteAheadLog, files: FaultyFileSystem) -> None:
     files.syncs_done.clear()
-    file = reserve(made)
+    file = reserve(new_wal)
 
     unnamed = f"{file.path}.new"
-    in_inventory = [f"{made.folder}/{inventory.FILE_NAME}.tmp", made.folder]
-    assert [unnamed, unnamed, unnamed, made.folder, *in_inventory] == files.syncs_done
+    in_inventory = [f"{new_wal.folder}/{inventory.FILE_NAME}.tmp", new_wal.folder]
+    assert [unnamed, unnamed, unnamed, new_wal.folder, *in_inventory] == files.syncs_done
 
 
-def test_a_file_is_out_of_the_inventory_before_it_is_removed(made: WriteAheadLog, files: FaultyFileSystem) -> None:
-    file = made.file_for(BLOCK_BYTES)
+def test_a_file_is_out_of_the_inventory_before_it_is_removed(new_wal: WriteAheadLog, files: FaultyFileSystem) -> None:
+    file = new_wal.file_for(BLOCK_BYTES)
     name = file.path.rpartition("/")[2]
     seen: list[bool] = []
     remove = files.remove
 
     def note(path: str) -> None:
-        seen.append(name in inventory.decode(files.read(f"{made.folder}/{inventory.FILE_NAME}")))
+        seen.append(name in inventory.decode(files.read(f"{new_wal.folder}/{inventory.FILE_NAME}")))
         remove(path)
 
     files.remove = note  # type: ignore[method-assign]
-    made.discard([file])
+    new_wal.discard([file])
 
     assert [False] == seen
 
 
-def test_the_points_replace_those_before_them(made: WriteAheadLog, files: FaultyFileSystem) -> None:
+def test_the_points_replace_those_before_them(new_wal: WriteAheadLog, files: FaultyFileSystem) -> None:
     files.syncs_done.clear()
-    made.write_points(7, {})
+    new_wal.write_points(7, {})
 
-    assert RecoveryPoints(DIRECTORY_ID, 7, {}) == RecoveryPoints.decode(files.read(f"{made.folder}/{FILE_NAME}"))
-    assert [f"{made.folder}/{FILE_NAME}.tmp", made.folder] == files.syncs_done
+    assert RecoveryPoints(DIRECTORY_ID, 7, {}) == RecoveryPoints.decode(files.read(f"{new_wal.folder}/{FILE_NAME}"))
+    assert [f"{new_wal.folder}/{FILE_NAME}.tmp", new_wal.folder] == files.syncs_done
 
 
 def test_a_wal_that_is_removed_loses_its_name_first_and_then_all(
-    made: WriteAheadLog, tmp_path: Path, files: FaultyFileSystem
+    new_wal: WriteAheadLog, tmp_path: Path, files: FaultyFileSystem
 ) -> None:
     files.syncs_done.clear()
     removed: list[str] = []
     remove = files.remove
     files.remove = lambda path: (removed.append(path), remove(path))  # type: ignore[method-assign]
-    made.remove()
+    new_wal.remove()
 
     assert [] == list(tmp_path.iterdir())
     assert [str(tmp_path)] == files.syncs_done
     assert removed and all(wal.UNFINISHED[1] in path for path in removed)
-    assert not made.is_open
+    assert not new_wal.is_open
 
 
 @pytest.mark.parametrize("name", wal.UNFINISHED)
@@ -324,7 +326,7 @@ def test_what_a_crash_left_on_the_way_to_or_from_the_name_is_removed(
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_wal_that_was_moved_away_is_noticed(made: WriteAheadLog, tmp_path: Path) -> None:
+def test_a_wal_that_was_moved_away_is_noticed(new_wal: WriteAheadLog, tmp_path: Path) -> None:
     (tmp_path / wal.FOLDER).rename(tmp_path / "elsewhere")
 
-    assert not made.file_for(BLOCK_BYTES).is_in_place()
+    assert not new_wal.file_for(BLOCK_BYTES).is_in_place()

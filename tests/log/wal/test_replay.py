@@ -24,7 +24,7 @@ KEY, OTHER_KEY = partition_key(TOPIC, 0), partition_key(TOPIC, 1)
 
 
 class Batch(NamedTuple):
-    """A batch of one record, and the place where it belongs."""
+    """A batch of one record, and where it belongs."""
 
     offset: int
     position: int
@@ -55,19 +55,19 @@ class WalWriter:
         """Write a file with numbered entries, and return where each begins."""
         file = WalFile(f"{self.path}/{FOLDER}/{name}.wal", 64 * BLOCK_BYTES, self.files)
         file.create(owner, sequence)
-        places = []
+        positions = []
         for number, batches in entries:
             builder = EntryBuilder(16 * BLOCK_BYTES)
             for each in batches:
                 builder.add(each.key, each.base, each.position, each.offset, each.offset + 1, each.data, len(each.data))
             entry = builder.seal(number, file.header.salt)
             file.file.pwrite(entry, file.position)
-            places.append(file.position)
+            positions.append(file.position)
             file.position += len(entry)
         file.close()
         self._sizes[f"{name}.wal"] = file.capacity
         self.write_inventory()
-        return places
+        return positions
 
     def write_inventory(self) -> None:
         (self.path / FOLDER / inventory.FILE_NAME).write_bytes(inventory.encode(self._sizes))
@@ -216,8 +216,8 @@ def test_of_two_entries_with_one_number_the_later_one_counts(writer: WalWriter) 
 
 @pytest.mark.parametrize("at", [0, 30, 48, 49])
 def test_a_torn_last_entry_is_cut(writer: WalWriter, at: int) -> None:
-    places = writer.write("0001", 1, ABC)
-    writer.damage("0001", places[2] + at)
+    positions = writer.write("0001", 1, ABC)
+    writer.damage("0001", positions[2] + at)
     writer.segment(b"aabbcc")
 
     assert {KEY: Recovered(0, 2)} == writer.recover()
@@ -229,8 +229,8 @@ def test_a_torn_last_entry_is_cut(writer: WalWriter, at: int) -> None:
 def test_a_damaged_entry_before_a_later_one_is_reported_and_the_others_are_recovered(
     writer: WalWriter, at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    places = writer.write("0001", 1, ABC)
-    writer.damage("0001", places[1] + at)
+    positions = writer.write("0001", 1, ABC)
+    writer.damage("0001", positions[1] + at)
     writer.segment(b"aabb")
     with caplog.at_level(logging.ERROR):
         recovered = writer.recover()
@@ -242,8 +242,9 @@ def test_a_damaged_entry_before_a_later_one_is_reported_and_the_others_are_recov
 
 
 def test_a_segment_that_only_a_damaged_entry_knows_is_kept(writer: WalWriter) -> None:
-    places = writer.write("0001", 1, [ABC[0], (2, [Batch(1, 0, b"bb", base=1)]), (3, [Batch(0, 0, b"xx", OTHER_KEY)])])
-    writer.damage("0001", places[1] + 48)
+    entries = [ABC[0], (2, [Batch(1, 0, b"bb", base=1)]), (3, [Batch(0, 0, b"xx", OTHER_KEY)])]
+    positions = writer.write("0001", 1, entries)
+    writer.damage("0001", positions[1] + 48)
     writer.segment(b"aa")
     kept = writer.segment(b"bb", base=1)
 

@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 
 @dataclass(slots=True)
-class Life:
+class StepLimit:
     """Counts the steps of a run and ends it at one of them; after Ctrl-C there is time to save."""
 
     ends_at: int | None = None
@@ -49,28 +49,28 @@ class Life:
 class MortalClient(Client):
     """A client that may die before and after every write."""
 
-    life: Life
+    step_limit: StepLimit
 
     def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> int:
-        self.life.step()
+        self.step_limit.step()
         written = super().produce(partition, batch)
-        self.life.step()
+        self.step_limit.step()
         return written
 
 
 class MortalStore(RunStore):
     """A store that may die before and after every save."""
 
-    life: Life
+    step_limit: StepLimit
 
     def save(self, run: ReplayRun) -> None:
-        self.life.step()
+        self.step_limit.step()
         super().save(run)
-        self.life.step()
+        self.step_limit.step()
 
 
 @dataclass(slots=True)
-class Stage:
+class CopyScenario:
     """Two topics, a folder for runs, and clients on one broker."""
 
     broker: BrokerUnderTest
@@ -93,9 +93,11 @@ class Stage:
         goal = plan_target(self.client, self.client, request, sought, now_ms=NOW)
         return start_run(self.client, request, sought, goal, target_cluster=goal.cluster_id, now_ms=NOW)
 
-    def copier(self, run: ReplayRun, *, life: Life | None = None, saves: bool = True, **options: Any) -> ReplayCopier:
+    def copier(
+        self, run: ReplayRun, *, step_limit: StepLimit | None = None, saves: bool = True, **options: Any
+    ) -> ReplayCopier:
         store = MortalStore(self.folder)
-        self.client.life = store.life = life or Life()
+        self.client.step_limit = store.step_limit = step_limit or StepLimit()
         return ReplayCopier(
             self.client, self.client, run, store, clock=self.tick if saves else lambda: 0.0,
             sleep=lambda seconds: None, **options,
@@ -107,39 +109,39 @@ class Stage:
 
     def copies(self, topic: str = "", since: ReplayRun | None = None) -> dict[TopicPartition, list[Record]]:
         topic = topic or self.target
-        places = self.client.metadata([topic]).partitions(topic)
-        starts = {place: since.targets[place].end if since else 0 for place in places}
-        ends = self.client.latest(places)
-        return {place: list(read_records(self.client, place, starts[place], ends[place])) for place in places}
+        partitions = self.client.metadata([topic]).partitions(topic)
+        starts = {one: since.targets[one].end if since else 0 for one in partitions}
+        ends = self.client.latest(partitions)
+        return {one: list(read_records(self.client, one, starts[one], ends[one])) for one in partitions}
 
     def came_from(self, run: ReplayRun) -> dict[TopicPartition, list[tuple[int, int]]]:
         found = {}
-        for place, records in self.copies(since=run).items():
-            places = [copy_source(record.headers, run.id.encode()) for record in records]
-            found[place] = [one for one in places if one is not None]
+        for partition, records in self.copies(since=run).items():
+            sources = [copy_source(record.headers, run.id.encode()) for record in records]
+            found[partition] = [one for one in sources if one is not None]
         return found
 
 
 @pytest.fixture
-def stage(broker: BrokerUnderTest, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+def scenario(broker: BrokerUnderTest, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CopyScenario]:
     sources, targets = getattr(request, "param", (2, 3))
     with MortalClient(broker.bootstrap_servers) as client:
-        client.life = Life()
-        yield Stage(
+        client.step_limit = StepLimit()
+        yield CopyScenario(
             broker, client, tmp_path,
             source=broker.create_topic("orders", sources, FOREVER),
             target=broker.create_topic("sandbox", targets, FOREVER),
         )  # fmt: skip
 
 
-def assert_once_and_in_order(stage: Stage, run: ReplayRun, expected: dict[int, int]) -> None:
+def assert_once_and_in_order(scenario: CopyScenario, run: ReplayRun, expected: dict[int, int]) -> None:
     """Every offset of the partitions was copied once, and each way from partition to partition is in order."""
-    found = stage.came_from(run)
-    counted = Counter(place for places in found.values() for place in places)
+    found = scenario.came_from(run)
+    counted = Counter(source for sources in found.values() for source in sources)
     assert {(number, offset): 1 for number, size in expected.items() for offset in range(size)} == counted
-    for target, places in found.items():
+    for target, sources in found.items():
         for number in expected:
-            offsets = [offset for partition, offset in places if partition == number]
+            offsets = [offset for partition, offset in sources if partition == number]
             assert sorted(offsets) == offsets, f"out of order in {target}"
 
 
@@ -165,50 +167,52 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["killed", "killed-without-a-save", "ctrl-c"],
 )
 def test_a_run_that_ends_at_any_step_and_is_resumed_copies_each_record_once(
-    stage: Stage, small: None, end: type[BaseException], saves: bool
+    scenario: CopyScenario, small: None, end: type[BaseException], saves: bool
 ) -> None:
-    stage.fill({number: keyed(number, SIZES) for number in (0, 1)})
-    life = Life()
-    whole = stage.begin()
-    stage.copier(whole, life=life, saves=saves).copy()
-    assert_once_and_in_order(stage, whole, {0: 7, 1: 7})
+    scenario.fill({number: keyed(number, SIZES) for number in (0, 1)})
+    step_limit = StepLimit()
+    whole = scenario.begin()
+    scenario.copier(whole, step_limit=step_limit, saves=saves).copy()
+    assert_once_and_in_order(scenario, whole, {0: 7, 1: 7})
 
     # Apache Kafka takes longer for each of them, and sees every kind of step all the same.
-    for ends_at in range(0, life.steps, 1 if stage.broker.is_ours else 5):
-        begun = stage.begin()
+    for ends_at in range(0, step_limit.steps, 1 if scenario.broker.is_ours else 5):
+        begun = scenario.begin()
         with pytest.raises(end):
-            stage.copier(begun, life=Life(ends_at, end), saves=saves).copy()
-        known = begun if ends_at < 2 else RunStore(stage.folder).load(begun.id)
-        done = stage.copier(known, is_resumed=True, saves=saves).copy()
+            scenario.copier(begun, step_limit=StepLimit(ends_at, end), saves=saves).copy()
+        known = begun if ends_at < 2 else RunStore(scenario.folder).load(begun.id)
+        done = scenario.copier(known, is_resumed=True, saves=saves).copy()
 
-        assert_once_and_in_order(stage, begun, {0: 7, 1: 7})
-        assert (14, True) == (done.copied, RunStore(stage.folder).load(begun.id).is_finished)
+        assert_once_and_in_order(scenario, begun, {0: 7, 1: 7})
+        assert (14, True) == (done.copied, RunStore(scenario.folder).load(begun.id).is_finished)
 
 
-def test_a_run_that_is_killed_again_and_again_copies_each_record_once(stage: Stage, small: None) -> None:
-    stage.fill({number: keyed(number, SIZES) for number in (0, 1)})
-    begun = stage.begin()
-    RunStore(stage.folder).save(begun)
+def test_a_run_that_is_killed_again_and_again_copies_each_record_once(scenario: CopyScenario, small: None) -> None:
+    scenario.fill({number: keyed(number, SIZES) for number in (0, 1)})
+    begun = scenario.begin()
+    RunStore(scenario.folder).save(begun)
     for ends_at in (7, 5, 4, 6, 3):
         with pytest.raises(Killed):
-            stage.copier(RunStore(stage.folder).load(begun.id), life=Life(ends_at), is_resumed=True).copy()
-    done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+            scenario.copier(
+                RunStore(scenario.folder).load(begun.id), step_limit=StepLimit(ends_at), is_resumed=True
+            ).copy()
+    done = scenario.copier(RunStore(scenario.folder).load(begun.id), is_resumed=True).copy()
 
-    assert_once_and_in_order(stage, begun, {0: 7, 1: 7})
+    assert_once_and_in_order(scenario, begun, {0: 7, 1: 7})
     assert 14 == done.copied
 
 
-def test_the_first_save_comes_before_the_first_write(stage: Stage) -> None:
-    stage.fill({0: keyed(0, [3])})
-    begun = stage.begin()
+def test_the_first_save_comes_before_the_first_write(scenario: CopyScenario) -> None:
+    scenario.fill({0: keyed(0, [3])})
+    begun = scenario.begin()
     with pytest.raises(Killed):
-        stage.copier(begun, life=Life(2)).copy()
+        scenario.copier(begun, step_limit=StepLimit(2)).copy()
 
-    assert begun.targets == RunStore(stage.folder).load(begun.id).targets
-    assert 0 == sum(map(len, stage.copies().values()))
+    assert begun.targets == RunStore(scenario.folder).load(begun.id).targets
+    assert 0 == sum(map(len, scenario.copies().values()))
 
 
-class LateBatch(MortalClient):
+class LateBatchClient(MortalClient):
     """Just before its first write, a batch arrives that the run before had sent."""
 
     late: Callable[[], object] | None = None
@@ -220,12 +224,14 @@ class LateBatch(MortalClient):
         return super().produce(partition, batch)
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
 @pytest.mark.parametrize("late_size", [10, 3], ids=["the same batch", "a shorter one"])
-def test_a_batch_of_the_killed_run_that_arrives_late_is_not_written_twice(stage: Stage, late_size: int) -> None:
-    stage.fill({0: keyed(0, [10])})
-    begun = stage.begin()
-    dying = stage.copier(replace(begun, request=replace(begun.request, limit=late_size)), life=Life(2))
+def test_a_batch_of_the_killed_run_that_arrives_late_is_not_written_twice(
+    scenario: CopyScenario, late_size: int
+) -> None:
+    scenario.fill({0: keyed(0, [10])})
+    begun = scenario.begin()
+    dying = scenario.copier(replace(begun, request=replace(begun.request, limit=late_size)), step_limit=StepLimit(2))
     build, late = dying._batch, []
 
     def kept(*arguments: Any) -> bytearray:
@@ -235,35 +241,35 @@ def test_a_batch_of_the_killed_run_that_arrives_late_is_not_written_twice(stage:
     dying._batch = kept  # type: ignore[method-assign]
     with pytest.raises(Killed):
         dying.copy()
-    stage.client.life = Life()
-    with LateBatch(stage.broker.bootstrap_servers) as client:
-        client.life = Life()
-        client.late = lambda: stage.client.produce(TopicPartition(stage.target, 0), late[0])
+    scenario.client.step_limit = StepLimit()
+    with LateBatchClient(scenario.broker.bootstrap_servers) as client:
+        client.step_limit = StepLimit()
+        client.late = lambda: scenario.client.produce(TopicPartition(scenario.target, 0), late[0])
         ReplayCopier(
-            stage.client, client, begun, RunStore(stage.folder), is_resumed=True, sleep=lambda seconds: None
+            scenario.client, client, begun, RunStore(scenario.folder), is_resumed=True, sleep=lambda seconds: None
         ).copy()
 
     assert client.late is None
-    assert_once_and_in_order(stage, begun, {0: 10})
+    assert_once_and_in_order(scenario, begun, {0: 10})
 
 
-@pytest.mark.parametrize("stage", [(2, 1)], indirect=True)
-def test_a_late_batch_with_other_records_is_not_taken_for_the_one_that_was_sent(stage: Stage) -> None:
-    stage.fill({0: keyed(0, [4]), 1: keyed(1, [4])})
-    begun = stage.begin()
-    other = stage.copier(replace(begun, sources={1: begun.sources[1]}))
-    with LateBatch(stage.broker.bootstrap_servers) as client:
-        client.life = Life()
+@pytest.mark.parametrize("scenario", [(2, 1)], indirect=True)
+def test_a_late_batch_with_other_records_is_not_taken_for_the_one_that_was_sent(scenario: CopyScenario) -> None:
+    scenario.fill({0: keyed(0, [4]), 1: keyed(1, [4])})
+    begun = scenario.begin()
+    other = scenario.copier(replace(begun, sources={1: begun.sources[1]}))
+    with LateBatchClient(scenario.broker.bootstrap_servers) as client:
+        client.step_limit = StepLimit()
         client.late = other.copy
         done = ReplayCopier(
-            stage.client, client, begun, RunStore(stage.folder), is_resumed=True, sleep=lambda seconds: None
+            scenario.client, client, begun, RunStore(scenario.folder), is_resumed=True, sleep=lambda seconds: None
         ).copy()
 
-    assert_once_and_in_order(stage, begun, {0: 4, 1: 4})
+    assert_once_and_in_order(scenario, begun, {0: 4, 1: 4})
     assert 8 == done.copied
 
 
-class Unclear(MortalClient):
+class UnclearClient(MortalClient):
     """Its second write ends without a clear answer: it was written, or it was not."""
 
     failure: UserError
@@ -286,18 +292,18 @@ class Unclear(MortalClient):
     ids=["no answer", "timed out"],
 )
 def test_what_an_unclear_answer_means_is_looked_up(
-    stage: Stage, small: None, failure: UserError, is_written: bool
+    scenario: CopyScenario, small: None, failure: UserError, is_written: bool
 ) -> None:
-    stage.fill({0: keyed(0, [6])})
-    begun = stage.begin()
-    with Unclear(stage.broker.bootstrap_servers) as client:
-        client.life, client.failure, client.is_written = Life(), failure, is_written
-        ReplayCopier(stage.client, client, begun, RunStore(stage.folder), sleep=lambda seconds: None).copy()
+    scenario.fill({0: keyed(0, [6])})
+    begun = scenario.begin()
+    with UnclearClient(scenario.broker.bootstrap_servers) as client:
+        client.step_limit, client.failure, client.is_written = StepLimit(), failure, is_written
+        ReplayCopier(scenario.client, client, begun, RunStore(scenario.folder), sleep=lambda seconds: None).copy()
 
-    assert_once_and_in_order(stage, begun, {0: 6})
+    assert_once_and_in_order(scenario, begun, {0: 6})
 
 
-class Shaken(MortalClient):
+class RestartingClient(MortalClient):
     """Each second write finds its broker killed and started again: before it, or between it and its answer."""
 
     node: Broker
@@ -316,85 +322,87 @@ class Shaken(MortalClient):
 
 
 def test_a_broker_that_is_killed_and_comes_back_has_each_record_once(small: None, tmp_path: Path) -> None:
-    with Broker(subprocess=True, durability="sync") as node, Shaken(node.bootstrap_servers) as client:
-        client.life, client.node = Life(), node
+    with Broker(subprocess=True, durability="sync") as node, RestartingClient(node.bootstrap_servers) as client:
+        client.step_limit, client.node = StepLimit(), node
         broker = BrokerUnderTest("logmark", node.bootstrap_servers, node)
         source, target = broker.create_topic("orders", 1, FOREVER), broker.create_topic("sandbox", 2, FOREVER)
-        stage = Stage(broker, MortalClient(node.bootstrap_servers), tmp_path, source=source, target=target)
-        stage.client.life = Life()
-        with stage.client:
-            stage.fill({0: keyed(0, [6])})
-            begun = stage.begin()
-            ReplayCopier(stage.client, client, begun, RunStore(tmp_path), sleep=lambda seconds: None).copy()
-            assert_once_and_in_order(stage, begun, {0: 6})
+        scenario = CopyScenario(broker, MortalClient(node.bootstrap_servers), tmp_path, source=source, target=target)
+        scenario.client.step_limit = StepLimit()
+        with scenario.client:
+            scenario.fill({0: keyed(0, [6])})
+            begun = scenario.begin()
+            ReplayCopier(scenario.client, client, begun, RunStore(tmp_path), sleep=lambda seconds: None).copy()
+            assert_once_and_in_order(scenario, begun, {0: 6})
         assert client.writes >= 4
         broker.close()
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_copies_that_are_gone_are_missed_and_not_written_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.fill({0: keyed(0, [5, 5])})
-    begun = stage.begin()
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_copies_that_are_gone_are_missed_and_not_written_again(
+    scenario: CopyScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario.fill({0: keyed(0, [5, 5])})
+    begun = scenario.begin()
     with monkeypatch.context() as patched:
         patched.setattr(copier, "_GATHERED_BYTES", 1)
-        stage.copier(begun).copy()
-    stage.broker.delete_records(stage.target, 10)
+        scenario.copier(begun).copy()
+    scenario.broker.delete_records(scenario.target, 10)
 
     # As if the file knew of nothing that was written, and the target had lost it: only the broker remembers.
     with pytest.raises(UserError, match=r"are gone.*start a new one"):
-        stage.copier(begun, is_resumed=True).copy()
+        scenario.copier(begun, is_resumed=True).copy()
 
-    assert 10 == stage.broker.end_offset(stage.target)
+    assert 10 == scenario.broker.end_offset(scenario.target)
 
 
-@pytest.mark.parametrize("stage", [(1, 2)], indirect=True)
-def test_records_of_others_in_the_target_are_passed_over(stage: Stage, small: None) -> None:
-    stage.fill({0: keyed(0, [6])})
-    begun = stage.begin()
-    RunStore(stage.folder).save(begun)
+@pytest.mark.parametrize("scenario", [(1, 2)], indirect=True)
+def test_records_of_others_in_the_target_are_passed_over(scenario: CopyScenario, small: None) -> None:
+    scenario.fill({0: keyed(0, [6])})
+    begun = scenario.begin()
+    RunStore(scenario.folder).save(begun)
     with pytest.raises(Killed):
-        stage.copier(begun, life=Life(5)).copy()
+        scenario.copier(begun, step_limit=StepLimit(5)).copy()
     foreign = [(b"logmark.replay.id", begun.id.encode()), (b"logmark.replay.partition", b"0"),
                (b"logmark.replay.offset", b"999")]  # fmt: skip
     for number in (0, 1):
-        stage.client.life = Life()
-        stage.client.produce(
-            TopicPartition(stage.target, number), batches.build([(b"k", b"v")], timestamp_ms=NOW, headers=[foreign])
+        scenario.client.step_limit = StepLimit()
+        scenario.client.produce(
+            TopicPartition(scenario.target, number), batches.build([(b"k", b"v")], timestamp_ms=NOW, headers=[foreign])
         )
-    done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+    done = scenario.copier(RunStore(scenario.folder).load(begun.id), is_resumed=True).copy()
 
     assert 6 == done.copied
-    copied = sorted(place for places in stage.came_from(begun).values() for place in places if place[1] != 999)
+    copied = sorted(source for sources in scenario.came_from(begun).values() for source in sources if source[1] != 999)
     assert [(0, offset) for offset in range(6)] == copied
 
 
-def test_each_copy_keeps_key_value_time_and_headers_and_goes_where_it_belongs(stage: Stage) -> None:
+def test_each_copy_keeps_key_value_time_and_headers_and_goes_where_it_belongs(scenario: CopyScenario) -> None:
     headers = [[("n", b"1"), ("n", None)]]
     for number in (0, 1):
-        place = TopicPartition(stage.source, number)
-        stage.client.produce(place, batches.build([(b"k", None)], timestamp_ms=NOW + number, headers=headers))
-        stage.client.produce(place, batches.build([(None, b"v")], timestamp_ms=5))
-    stage.copier(stage.begin()).copy()
+        source = TopicPartition(scenario.source, number)
+        scenario.client.produce(source, batches.build([(b"k", None)], timestamp_ms=NOW + number, headers=headers))
+        scenario.client.produce(source, batches.build([(None, b"v")], timestamp_ms=5))
+    scenario.copier(scenario.begin()).copy()
 
-    found = [record for records in stage.copies().values() for record in records]
+    found = [record for records in scenario.copies().values() for record in records]
     keyed_ones = [record for record in found if record.key]
     assert {(NOW, b"k", None), (NOW + 1, b"k", None)} == {(one.timestamp_ms, one.key, one.value) for one in keyed_ones}
     assert [(b"n", b"1"), (b"n", None)] == list(keyed_ones[0].headers)[:2]
     assert {(5, None, b"v")} == {(one.timestamp_ms, one.key, one.value) for one in found if not one.key}
-    places = {place.partition for place, records in stage.copies().items() for one in records if not one.key}
-    assert {0, 1} == places, "without a key the partition is the old one modulo the new count"
-    assert 1 == len([place for place, records in stage.copies().items() if any(one.key for one in records)])
+    numbers = {target.partition for target, records in scenario.copies().items() for one in records if not one.key}
+    assert {0, 1} == numbers, "without a key the partition is the old one modulo the new count"
+    assert 1 == len([target for target, records in scenario.copies().items() if any(one.key for one in records)])
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_batches_stay_compressed_or_get_another_codec_and_may_have_the_present_time(stage: Stage) -> None:
-    stage.fill({0: [[(b"k", b"v" * 100)]]}, codec=codecs.ZSTD)
-    stage.fill({0: [[(b"k", b"w" * 100)]]}, codec=codecs.GZIP)
-    stage.copier(stage.begin()).copy()
-    stage.copier(stage.begin(compression="lz4", timestamp="now"), now_ms=lambda: NOW + 99).copy()
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_batches_stay_compressed_or_get_another_codec_and_may_have_the_present_time(scenario: CopyScenario) -> None:
+    scenario.fill({0: [[(b"k", b"v" * 100)]]}, codec=codecs.ZSTD)
+    scenario.fill({0: [[(b"k", b"w" * 100)]]}, codec=codecs.GZIP)
+    scenario.copier(scenario.begin()).copy()
+    scenario.copier(scenario.begin(compression="lz4", timestamp="now"), now_ms=lambda: NOW + 99).copy()
 
     headers, at = [], 0
-    data = stage.client.fetch(TopicPartition(stage.target, 0), 0).records
+    data = scenario.client.fetch(TopicPartition(scenario.target, 0), 0).records
     while at < len(data):
         headers.append(batches.read_header(data, at))
         at += headers[-1].size
@@ -402,175 +410,184 @@ def test_batches_stay_compressed_or_get_another_codec_and_may_have_the_present_t
     assert [NOW, NOW, NOW + 99] == [header.max_timestamp for header in headers]
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
 def test_a_record_that_is_too_large_is_named_all_before_it_is_copied_and_the_run_goes_on(
-    stage: Stage, tmp_path: Path
+    scenario: CopyScenario, tmp_path: Path
 ) -> None:
-    stage.fill({0: [[(b"k", b"a"), (b"k", b"b")], [(b"k", b"c"), (b"k", b"x" * 3000), (b"k", b"d")]]})
-    stage.client.alter_configs(stage.target, {"max.message.bytes": "2000"})
-    begun = stage.begin()
-    with pytest.raises(UserError, match=rf"offset 3 of {stage.source}-0 .*max\.message\.bytes.*resume it.*{begun.id}"):
-        stage.copier(begun).copy()
-    assert [(0, 0), (0, 1), (0, 2)] == stage.came_from(begun)[TopicPartition(stage.target, 0)]
+    scenario.fill({0: [[(b"k", b"a"), (b"k", b"b")], [(b"k", b"c"), (b"k", b"x" * 3000), (b"k", b"d")]]})
+    scenario.client.alter_configs(scenario.target, {"max.message.bytes": "2000"})
+    begun = scenario.begin()
+    with pytest.raises(
+        UserError, match=rf"offset 3 of {scenario.source}-0 .*max\.message\.bytes.*resume it.*{begun.id}"
+    ):
+        scenario.copier(begun).copy()
+    assert [(0, 0), (0, 1), (0, 2)] == scenario.came_from(begun)[TopicPartition(scenario.target, 0)]
 
-    stage.client.alter_configs(stage.target, {"max.message.bytes": "9000"})
-    stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+    scenario.client.alter_configs(scenario.target, {"max.message.bytes": "9000"})
+    scenario.copier(RunStore(scenario.folder).load(begun.id), is_resumed=True).copy()
 
-    assert_once_and_in_order(stage, begun, {0: 5})
-
-
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_a_record_without_a_key_is_named_when_the_target_is_compacted(stage: Stage) -> None:
-    stage.fill({0: [[(b"k", b"a"), (b"k", b"b"), (None, b"c"), (b"k", b"d")]]})
-    stage.client.alter_configs(stage.target, {"cleanup.policy": "compact"})
-    begun = stage.begin()
-    with pytest.raises(UserError, match=rf"offset 2 of {stage.source}-0 .*no key"):
-        stage.copier(begun).copy()
-
-    assert [(0, 0), (0, 1)] == stage.came_from(begun)[TopicPartition(stage.target, 0)]
+    assert_once_and_in_order(scenario, begun, {0: 5})
 
 
-@pytest.mark.parametrize("stage", [(2, 2)], indirect=True)
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_a_record_without_a_key_is_named_when_the_target_is_compacted(scenario: CopyScenario) -> None:
+    scenario.fill({0: [[(b"k", b"a"), (b"k", b"b"), (None, b"c"), (b"k", b"d")]]})
+    scenario.client.alter_configs(scenario.target, {"cleanup.policy": "compact"})
+    begun = scenario.begin()
+    with pytest.raises(UserError, match=rf"offset 2 of {scenario.source}-0 .*no key"):
+        scenario.copier(begun).copy()
+
+    assert [(0, 0), (0, 1)] == scenario.came_from(begun)[TopicPartition(scenario.target, 0)]
+
+
+@pytest.mark.parametrize("scenario", [(2, 2)], indirect=True)
 @pytest.mark.parametrize(("limit", "expected"), [(5, (5, 0)), (7, (7, 0)), (9, (7, 2))])
 def test_a_limit_holds_for_the_whole_run_also_when_it_was_interrupted(
-    stage: Stage, small: None, limit: int, expected: tuple[int, int]
+    scenario: CopyScenario, small: None, limit: int, expected: tuple[int, int]
 ) -> None:
-    stage.fill({number: keyed(number, SIZES) for number in (0, 1)})
-    begun = stage.begin(limit=limit)
+    scenario.fill({number: keyed(number, SIZES) for number in (0, 1)})
+    begun = scenario.begin(limit=limit)
     with pytest.raises(Killed):
-        stage.copier(begun, life=Life(7)).copy()
-    done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+        scenario.copier(begun, step_limit=StepLimit(7)).copy()
+    done = scenario.copier(RunStore(scenario.folder).load(begun.id), is_resumed=True).copy()
 
     assert expected == tuple(source.copied for source in done.sources.values())
     assert expected == tuple(source.next for source in done.sources.values())
     for number, count in enumerate(expected):
-        copies = stage.came_from(begun)[TopicPartition(stage.target, number)]
+        copies = scenario.came_from(begun)[TopicPartition(scenario.target, number)]
         assert [(number, offset) for offset in range(count)] == copies
 
 
-def test_a_run_is_not_taken_up_on_another_cluster_or_another_topic_of_the_name(stage: Stage) -> None:
-    begun = stage.begin()
-    topic = begun.topics[stage.target]
-    check_unchanged(stage.client, stage.client, begun)
+def test_a_run_is_not_taken_up_on_another_cluster_or_another_topic_of_the_name(scenario: CopyScenario) -> None:
+    begun = scenario.begin()
+    topic = begun.topics[scenario.target]
+    check_unchanged(scenario.client, scenario.client, begun)
 
-    for other, sentence in (
+    for other, message in (
         (replace(begun, source_cluster="x"), "copies from cluster x"),
         (replace(begun, target_cluster="x"), "copies to cluster x"),
-        (replace(begun, source_topic_id="00"), f"Topic {stage.source} was deleted and created again"),
-        (replace(begun, topics={stage.target: replace(topic, topic_id="00")}), f"{stage.target} was deleted and cre"),
+        (replace(begun, source_topic_id="00"), f"Topic {scenario.source} was deleted and created again"),
+        (
+            replace(begun, topics={scenario.target: replace(topic, topic_id="00")}),
+            f"{scenario.target} was deleted and cre",
+        ),
         (replace(begun, topics={"gone": topic}), r"Topic gone was deleted .*start a new one"),
     ):
-        with pytest.raises(UserError, match=sentence):
-            check_unchanged(stage.client, stage.client, other)
+        with pytest.raises(UserError, match=message):
+            check_unchanged(scenario.client, scenario.client, other)
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_the_rate_is_kept_by_the_clock(stage: Stage) -> None:
-    stage.fill({0: keyed(0, [45])})
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_the_rate_is_kept_by_the_clock(scenario: CopyScenario) -> None:
+    scenario.fill({0: keyed(0, [45])})
     now = [0.0]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    begun = stage.begin()
-    stage.client.life = Life()
+    begun = scenario.begin()
+    scenario.client.step_limit = StepLimit()
     done = ReplayCopier(
-        stage.client, stage.client, begun, RunStore(stage.folder),
+        scenario.client, scenario.client, begun, RunStore(scenario.folder),
         rate=Rate(records_per_s=50), clock=lambda: now[0], sleep=sleep,
     ).copy()  # fmt: skip
 
     assert (45, pytest.approx(0.8)) == (done.copied, now[0]), "four batches of ten go before the fifth"
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_a_slow_copy_tells_and_saves_its_progress_on_the_way(stage: Stage) -> None:
-    stage.fill({0: keyed(0, [3, 1, 3])})
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_a_slow_copy_tells_and_saves_its_progress_on_the_way(scenario: CopyScenario) -> None:
+    scenario.fill({0: keyed(0, [3, 1, 3])})
     steps: list[int] = []
-    begun = stage.begin()
+    begun = scenario.begin()
     with pytest.raises(KeyboardInterrupt):
-        copier = stage.copier(
-            begun, life=Life(14, KeyboardInterrupt), rate=Rate(records_per_s=4), step=steps.append
+        copier = scenario.copier(
+            begun, step_limit=StepLimit(14, KeyboardInterrupt), rate=Rate(records_per_s=4), step=steps.append
         )  # fmt: skip
         copier.copy()
 
     # It was interrupted before it wrote the sixth.
     assert [1] * 5 == [step for step in steps if step]
     assert copier.describe_progress().startswith("5 records were copied and stay")
-    assert 4 == RunStore(stage.folder).load(begun.id).sources[0].next
+    assert 4 == RunStore(scenario.folder).load(begun.id).sources[0].next
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_a_refused_write_names_the_record_that_was_not_written(stage: Stage) -> None:
-    stage.fill({0: keyed(0, [3])})
-    begun = stage.begin(begin="1")
-    with Unclear(stage.broker.bootstrap_servers) as client:
-        client.life, client.is_written, client.writes = Life(), False, 1
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_a_refused_write_names_the_record_that_was_not_written(scenario: CopyScenario) -> None:
+    scenario.fill({0: keyed(0, [3])})
+    begun = scenario.begin(begin="1")
+    with UnclearClient(scenario.broker.bootstrap_servers) as client:
+        client.step_limit, client.is_written, client.writes = StepLimit(), False, 1
         client.failure = RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "You are not allowed to.")
-        at = f"The record at offset 1 of {stage.source}-0"
+        at = f"The record at offset 1 of {scenario.source}-0"
         with pytest.raises(UserError, match=rf"not allowed to\. {at} .*resume it"):
-            ReplayCopier(stage.client, client, begun, RunStore(stage.folder)).copy()
+            ReplayCopier(scenario.client, client, begun, RunStore(scenario.folder)).copy()
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_a_dead_letter_of_a_topic_that_is_gone_is_named(stage: Stage) -> None:
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_a_dead_letter_of_a_topic_that_is_gone_is_named(scenario: CopyScenario) -> None:
     headers = [[("origin", b"gone")]]
-    stage.client.produce(
-        TopicPartition(stage.source, 0), batches.build([(b"k", b"v")], timestamp_ms=NOW, headers=headers)
+    scenario.client.produce(
+        TopicPartition(scenario.source, 0), batches.build([(b"k", b"v")], timestamp_ms=NOW, headers=headers)
     )
-    request = ReplayRequest(topic=stage.source, to_original=("origin",))
-    sought = resolve_ranges(stage.client, request, now_ms=NOW)
-    begun = start_run(stage.client, request, sought, None, target_cluster=sought.cluster_id, now_ms=NOW)
+    request = ReplayRequest(topic=scenario.source, to_original=("origin",))
+    sought = resolve_ranges(scenario.client, request, now_ms=NOW)
+    begun = start_run(scenario.client, request, sought, None, target_cluster=sought.cluster_id, now_ms=NOW)
 
-    with pytest.raises(UserError, match=rf"offset 0 of {stage.source}-0 cannot go to gone: Topic gone does not exist"):
-        stage.copier(begun).copy()
+    with pytest.raises(
+        UserError, match=rf"offset 0 of {scenario.source}-0 cannot go to gone: Topic gone does not exist"
+    ):
+        scenario.copier(begun).copy()
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_what_expired_before_it_was_read_is_counted_and_the_rest_is_copied(stage: Stage) -> None:
-    stage.fill({0: keyed(0, [5, 5])})
-    begun = stage.begin()
-    stage.broker.delete_records(stage.source, 5)
-    done = stage.copier(begun).copy()
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_what_expired_before_it_was_read_is_counted_and_the_rest_is_copied(scenario: CopyScenario) -> None:
+    scenario.fill({0: keyed(0, [5, 5])})
+    begun = scenario.begin()
+    scenario.broker.delete_records(scenario.source, 5)
+    done = scenario.copier(begun).copy()
 
     assert (5, 5) == (done.expired, done.copied)
-    assert [(0, offset) for offset in range(5, 10)] == stage.came_from(begun)[TopicPartition(stage.target, 0)]
+    assert [(0, offset) for offset in range(5, 10)] == scenario.came_from(begun)[TopicPartition(scenario.target, 0)]
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_replays_that_feed_each_other_end(stage: Stage) -> None:
-    stage.fill({0: keyed(0, [3])})
-    stage.copier(stage.begin()).copy()
-    stage.source, stage.target = stage.target, stage.source
-    back = stage.copier(stage.begin()).copy()
-    allowed = stage.copier(stage.begin(max_hops=2)).copy()
-    again = stage.copier(stage.begin(max_hops=2)).copy()
-    stage.source, stage.target = stage.target, stage.source
-    third = stage.copier(stage.begin(max_hops=2, begin="3")).copy()
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_replays_that_feed_each_other_end(scenario: CopyScenario) -> None:
+    scenario.fill({0: keyed(0, [3])})
+    scenario.copier(scenario.begin()).copy()
+    scenario.source, scenario.target = scenario.target, scenario.source
+    back = scenario.copier(scenario.begin()).copy()
+    allowed = scenario.copier(scenario.begin(max_hops=2)).copy()
+    again = scenario.copier(scenario.begin(max_hops=2)).copy()
+    scenario.source, scenario.target = scenario.target, scenario.source
+    third = scenario.copier(scenario.begin(max_hops=2, begin="3")).copy()
 
     assert [(0, 3), (3, 0), (3, 0), (0, 6)] == [(run.copied, run.hopped) for run in (back, allowed, again, third)]
 
 
-@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
-def test_dead_letters_go_back_to_the_topics_that_their_headers_name(stage: Stage) -> None:
-    first, second = stage.broker.create_topic("clicks", 1, FOREVER), stage.target
+@pytest.mark.parametrize("scenario", [(1, 1)], indirect=True)
+def test_dead_letters_go_back_to_the_topics_that_their_headers_name(scenario: CopyScenario) -> None:
+    first, second = scenario.broker.create_topic("clicks", 1, FOREVER), scenario.target
     named = [[("__connect.errors.topic", topic.encode())] if topic else [] for topic in (first, second, "", first)]
-    stage.client.produce(
-        TopicPartition(stage.source, 0),
+    scenario.client.produce(
+        TopicPartition(scenario.source, 0),
         batches.build([(b"k", b"%d" % n) for n in range(4)], timestamp_ms=NOW, headers=named),
     )
-    request = ReplayRequest(topic=stage.source, to_original=("__connect.errors.topic",), strip_headers=("__connect.",))
-    sought = resolve_ranges(stage.client, request, now_ms=NOW)
-    begun = start_run(stage.client, request, sought, None, target_cluster=sought.cluster_id, now_ms=NOW)
+    request = ReplayRequest(
+        topic=scenario.source, to_original=("__connect.errors.topic",), strip_headers=("__connect.",)
+    )
+    sought = resolve_ranges(scenario.client, request, now_ms=NOW)
+    begun = start_run(scenario.client, request, sought, None, target_cluster=sought.cluster_id, now_ms=NOW)
     with pytest.raises(Killed):
-        stage.copier(begun, life=Life(7)).copy()
-    done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+        scenario.copier(begun, step_limit=StepLimit(7)).copy()
+    done = scenario.copier(RunStore(scenario.folder).load(begun.id), is_resumed=True).copy()
 
     def values(topic: str) -> list[bytes | None]:
-        return [record.value for records in stage.copies(topic).values() for record in records]
+        return [record.value for records in scenario.copies(topic).values() for record in records]
 
     assert ([b"0", b"3"], [b"1"]) == (values(first), values(second))
     assert (3, 1) == (done.copied, done.unaddressed)
-    assert b"logmark.replay.id" == stage.copies(first)[TopicPartition(first, 0)][0].headers[0][0]
+    assert b"logmark.replay.id" == scenario.copies(first)[TopicPartition(first, 0)][0].headers[0][0]
 
 
 @pytest.mark.kafka
@@ -588,11 +605,11 @@ def test_what_a_transaction_did_not_commit_is_not_copied(apache_kafka: BrokerUnd
     producer.produce(source, "open")
     producer.flush()
     with MortalClient(apache_kafka.bootstrap_servers) as client:
-        client.life = Life()
-        stage = Stage(apache_kafka, client, tmp_path, source=source, target=target)
+        client.step_limit = StepLimit()
+        scenario = CopyScenario(apache_kafka, client, tmp_path, source=source, target=target)
         note = resolve_ranges(client, ReplayRequest(topic=source), now_ms=NOW).spans[0].note
-        stage.copier(stage.begin()).copy()
-        found = stage.copies()[TopicPartition(target, 0)]
+        scenario.copier(scenario.begin()).copy()
+        found = scenario.copies()[TopicPartition(target, 0)]
     producer.abort_transaction(120)
 
     assert [b"a", b"c"] == [record.value for record in found]

@@ -30,15 +30,16 @@ from logmark.offsets.dead_letters.dead_letter import (
 from logmark.offsets.records import Record, read_records
 from logmark.wire import batches
 from tests.harness.brokers import BrokerUnderTest
-from tests.offsets.bounded_replay.test_copier import FOREVER, NOW, Killed, Life, MortalClient, MortalStore, small
+from tests.offsets.bounded_replay.test_copier import FOREVER, NOW, Killed, MortalClient, MortalStore, StepLimit, small
 
 __all__ = ["small"]  # a fixture
 
 
 def letter(offset: int, *, topic: str = "clicks", partition: int = 0, **more: Any) -> DeadLetter:
     given: dict[str, Any] = {"error": "bad", "pipeline": "billing", **more}
-    place = TopicPartition(topic, partition)
-    return dead_letter_for_record(place, offset, NOW - 9, b"k%d" % offset, b"v%d" % offset, [(b"trace", b"1")], **given)
+    source = TopicPartition(topic, partition)
+    key, value = b"k%d" % offset, b"v%d" % offset
+    return dead_letter_for_record(source, offset, NOW - 9, key, value, [(b"trace", b"1")], **given)
 
 
 def test_of_dead_letters_about_one_record_the_first_goes_back_and_those_without_the_record_do_not() -> None:
@@ -86,7 +87,7 @@ def test_what_finished_replays_of_everything_have_sent_back_is_known() -> None:
     assert "0:7,1:9,2:0" == specs_after({0: 5, 1: 9}, [0, 1, 2], {0: 7, 1: 0, 2: 0})
 
 
-class Stage:
+class RedriveScenario:
     """A topic, its dead letters, each of them twice, and runs that send them back."""
 
     def __init__(self, broker: BrokerUnderTest, client: MortalClient, folder: Path) -> None:
@@ -110,9 +111,9 @@ class Stage:
         assert (5, 8, {self.topic: 5}) == (counts[0].records, counts[0].repeated, dict(counts[0].topics))
         return run
 
-    def copier(self, run: ReplayRun, life: Life, *, is_resumed: bool = False) -> ReplayCopier:
+    def copier(self, run: ReplayRun, step_limit: StepLimit, *, is_resumed: bool = False) -> ReplayCopier:
         store = MortalStore(self.folder)
-        self.client.life = store.life = life
+        self.client.step_limit = store.step_limit = step_limit
         clock = iter(range(10_000))
         return ReplayCopier(
             self.client, self.client, run, store, is_resumed=is_resumed, clock=lambda: float(next(clock)),
@@ -122,35 +123,35 @@ class Stage:
     def back(self, ends: dict[TopicPartition, int]) -> dict[int, list[Record]]:
         """What came to the topic since."""
         now = self.client.latest(ends)
-        return {place.partition: list(read_records(self.client, place, ends[place], now[place])) for place in ends}
+        return {one.partition: list(read_records(self.client, one, ends[one], now[one])) for one in ends}
 
 
 @pytest.fixture
-def stage(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Stage]:
+def scenario(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[RedriveScenario]:
     with MortalClient(our_broker.bootstrap_servers) as client:
-        client.life = Life()
-        yield Stage(our_broker, client, tmp_path)
+        client.step_limit = StepLimit()
+        yield RedriveScenario(our_broker, client, tmp_path)
 
 
 def test_dead_letters_that_were_written_twice_go_back_once_also_when_the_run_is_killed_at_any_step(
-    stage: Stage, small: None
+    scenario: RedriveScenario, small: None
 ) -> None:
-    places = [TopicPartition(stage.topic, number) for number in (0, 1)]
-    life = Life()
-    stage.copier(stage.begin(), life).copy()
-    assert life.steps > 20
-    for ends_at in range(life.steps + 1):
-        stage.client.life = Life()
-        ends = stage.client.latest(places)
-        run = stage.begin()
+    partitions = [TopicPartition(scenario.topic, number) for number in (0, 1)]
+    step_limit = StepLimit()
+    scenario.copier(scenario.begin(), step_limit).copy()
+    assert step_limit.steps > 20
+    for ends_at in range(step_limit.steps + 1):
+        scenario.client.step_limit = StepLimit()
+        ends = scenario.client.latest(partitions)
+        run = scenario.begin()
         try:
-            stage.copier(run, Life(ends_at)).copy()
+            scenario.copier(run, StepLimit(ends_at)).copy()
         except Killed:
-            store = RunStore(stage.folder)
+            store = RunStore(scenario.folder)
             known = store.load(run.id) if store.has(run.id) else run
-            stage.copier(known, Life(), is_resumed=True).copy()
+            scenario.copier(known, StepLimit(), is_resumed=True).copy()
 
-        found = stage.back(ends)
+        found = scenario.back(ends)
         values = {number: [record.value for record in records] for number, records in found.items()}
         assert {0: [b"v0", b"v2", b"v4"], 1: [b"v1", b"v3"]} == values, f"killed at step {ends_at}"
         first = found[0][0]
@@ -158,5 +159,5 @@ def test_dead_letters_that_were_written_twice_go_back_once_also_when_the_run_is_
         assert [
             (b"trace", b"1"),
             (b"logmark.letter.attempts", b"1"),
-            (b"logmark.letter.origin", f'["{stage.topic}",0,0]'.encode()),
+            (b"logmark.letter.origin", f'["{scenario.topic}",0,0]'.encode()),
         ] == [header for header in first.headers if not header[0].startswith(b"logmark.replay.")]

@@ -6,7 +6,7 @@ from logmark.errors import UserError
 from logmark.offsets.bounded_replay.rate import Pacer, Rate, parse_rate
 
 
-class Hands:
+class SleepClock:
     """A clock that moves only while somebody sleeps."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def test_what_is_no_rate_is_refused_with_the_right_forms(text: str) -> None:
 def test_each_write_waits_until_those_before_it_have_had_their_time(
     rate: Rate, writes: list[tuple[int, int]], expected_s: float
 ) -> None:
-    hands = Hands()
+    hands = SleepClock()
     pace = Pacer(rate, clock=hands.read, sleep=hands.sleep)
 
     for records, size in writes:
@@ -63,7 +63,7 @@ def test_each_write_waits_until_those_before_it_have_had_their_time(
 
 
 def test_time_that_passed_unused_is_not_made_up_by_a_burst() -> None:
-    hands = Hands()
+    hands = SleepClock()
     pace = Pacer(Rate(records_per_s=10), clock=hands.read, sleep=hands.sleep)
     pace.wait(1, 0)
     hands.sleep(60)

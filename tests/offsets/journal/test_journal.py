@@ -43,12 +43,12 @@ def change(id: str = "a", *, at_ms: int = NOW_MS, name: str = "fraud", cluster_i
     )
 
 
-places = st.none() | st.builds(
+offsets = st.none() | st.builds(
     Committed, offset=st.integers(0, 2**62), leader_epoch=st.integers(-1, 9), metadata=st.text(max_size=9)
 )
 moves = st.dictionaries(
     st.builds(TopicPartition, st.text(min_size=1, max_size=5), st.integers(0, 99)),
-    st.tuples(places, places),
+    st.tuples(offsets, offsets),
     max_size=4,
 )
 
@@ -187,10 +187,10 @@ class TestInATopic:
         assert ["a", "b"] == [one.id for one in TopicJournal(client, topic).changes()]
 
     def test_a_change_of_many_partitions_is_one_record(self, client: Client, topic: str) -> None:
-        places = {
+        offsets = {
             TopicPartition("a-topic-with-a-long-name", n): Committed(offset=n, metadata="m" * 60) for n in range(10_000)
         }
-        large = replace(change("a", cluster_id=client.metadata([]).cluster_id), before=places, after=places)
+        large = replace(change("a", cluster_id=client.metadata([]).cluster_id), before=offsets, after=offsets)
         journal = TopicJournal(client, topic)
         journal.add(large)
         assert [large] == journal.changes()

@@ -22,7 +22,7 @@ from logmark.offsets.kafka_consumer_groups.printer import Printer
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class Cluster:
+class FakeClient:
     """A client's answers about one group and one topic of two partitions, the second without a leader."""
 
     is_read_only = False
@@ -52,21 +52,21 @@ class Cluster:
         self.asked += wanted
         return {one: OffsetAndTimestamp(offset=10) for one in wanted}
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> "FakeClient":
         return self
 
     def __exit__(self, *_: Any) -> None:
         pass
 
 
-def described(cluster: Cluster, *args: str) -> tuple[str, str]:
+def described(cluster: FakeClient, *args: str) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
     describe_groups(cast(Client, cluster), parse(["--describe", "--group", "g", *args]), Printer(out, err))
     return out.getvalue(), err.getvalue()
 
 
 def test_an_old_broker_calls_a_group_that_it_does_not_know_dead() -> None:
-    dead = Cluster(GroupDescription(group="g", state="Dead"), {})
+    dead = FakeClient(GroupDescription(group="g", state="Dead"), {})
 
     for view in ((), ("--state",)):
         assert ("\nError: Consumer group 'g' does not exist.\n", "") == described(dead, *view)
@@ -79,7 +79,7 @@ def test_an_old_broker_calls_a_group_that_it_does_not_know_dead() -> None:
 
 
 def test_a_partition_without_a_leader_has_no_end_and_no_lag() -> None:
-    cluster = Cluster(GroupDescription(group="g", state="Empty"), {T0: 4, T1: 5})
+    cluster = FakeClient(GroupDescription(group="g", state="Empty"), {T0: 4, T1: 5})
 
     out, _ = described(cluster, "--verbose")
 
@@ -92,7 +92,7 @@ def test_members_come_by_the_number_of_their_partitions_and_then_what_nobody_own
         GroupMember(member_id=name, instance_id=None, client_id="c", host="/h", partitions=partitions)
         for name, partitions in (("none", []), ("one", [T0]), ("two", [TopicPartition("s", 1), TopicPartition("s", 0)]))
     ]
-    cluster = Cluster(GroupDescription(group="g", state="Stable", members=members), {T1: 5})
+    cluster = FakeClient(GroupDescription(group="g", state="Stable", members=members), {T1: 5})
 
     out, err = described(cluster)
 
@@ -123,5 +123,5 @@ def test_members_come_by_the_number_of_their_partitions_and_then_what_nobody_own
 )
 def test_a_group_that_cannot_be_shown_ends_the_tool(answer: GroupDescription | RefusedByBroker, message: str) -> None:
     with pytest.raises(Failed) as failed:
-        described(Cluster(answer, {}))
+        described(FakeClient(answer, {}))
     assert message == failed.value.message

@@ -11,7 +11,7 @@ from logmark.offsets.kafka_consumer_groups.group_list import list_groups
 from logmark.offsets.kafka_consumer_groups.printer import Printer
 
 
-class Cluster:
+class FakeClient:
     """A client's answers about groups of consumers, of Kafka Connect, of a share and of nobody any more."""
 
     def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
@@ -25,7 +25,7 @@ class Cluster:
 
 def listed(*words: str) -> list[list[str]]:
     out = io.StringIO()
-    list_groups(cast(Client, Cluster()), parse(["--list", *words]), Printer(out, io.StringIO()))
+    list_groups(cast(Client, FakeClient()), parse(["--list", *words]), Printer(out, io.StringIO()))
     return [line.split() for line in out.getvalue().splitlines()]
 
 

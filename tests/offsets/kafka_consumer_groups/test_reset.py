@@ -20,7 +20,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 WORDS = ["--bootstrap-server", "127.0.0.1:9092", "--reset-offsets", "--group", "g", "--topic", "t", "--to-latest"]
 
 
-class Cluster:
+class FakeClient:
     """A client's answers about an empty group, whose commits fail."""
 
     is_read_only = False
@@ -49,7 +49,7 @@ class Cluster:
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         raise self.failure
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> "FakeClient":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -81,7 +81,7 @@ def test_a_commit_that_fails_is_told_and_written_down(failure: ClientError, mess
     out, err = io.StringIO(), io.StringIO()
 
     code = run_tool(
-        [*WORDS, "--execute"], Printer(out, err), connect=lambda _: cast(Client, Cluster(failure))
+        [*WORDS, "--execute"], Printer(out, err), connect=lambda _: cast(Client, FakeClient(failure))
     )  # fmt: skip
 
     assert (0, f"\nError: Executing consumer group command failed due to {message}\n") == (code, out.getvalue())
@@ -92,7 +92,7 @@ def test_a_commit_that_fails_is_told_and_written_down(failure: ClientError, mess
 
 def test_partitions_without_a_leader_are_not_reset() -> None:
     out = io.StringIO()
-    cluster = Cluster(BrokerUnreachable(""), leader=-1)
+    cluster = FakeClient(BrokerUnreachable(""), leader=-1)
 
     run_tool([*WORDS, "--execute"], Printer(out, io.StringIO()), connect=lambda _: cast(Client, cluster))
 

@@ -25,7 +25,7 @@ from logmark.offsets.lag.sample import GroupSample, Sample
 from tests.harness.searches import examples
 
 T0 = 1_700_000_000_000
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
@@ -46,17 +46,17 @@ def sample(
             group=name,
             state="Stable" if members else "Empty",
             members=[member] * members,
-            committed={place: Committed(offset=at, metadata=metadata) for place, at in places.items()},
+            committed={one: Committed(offset=at, metadata=metadata) for one, at in offsets.items()},
         )
-        for name, places in committed.items()
+        for name, offsets in committed.items()
     }
     known = {**dict.fromkeys(ends, 0), **(starts or {})}
     return Sample(at_ms=at_ms, cluster_id=cluster_id, groups=groups, starts=known, ends=ends)
 
 
-_PLACES = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "ü"]), st.integers(0, 40))
+_PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "ü"]), st.integers(0, 40))
 _OFFSETS = st.one_of(st.integers(0, 50), st.integers(0, 2**62))
-_ENDS = st.dictionaries(_PLACES, st.tuples(_OFFSETS, _OFFSETS), max_size=12)
+_ENDS = st.dictionaries(_PARTITIONS, st.tuples(_OFFSETS, _OFFSETS), max_size=12)
 
 
 @settings(max_examples=examples(40, soak=1000))
@@ -69,18 +69,18 @@ def test_what_was_sampled_comes_back(
     with History(None) as history:
         for number, (bounds, groups) in enumerate(taken):
             at_ms = T0 + number
-            starts = {place: min(both) for place, both in bounds.items()}
-            ends = {place: max(both) for place, both in bounds.items()}
-            committed = {name: {place: both[0] for place, both in known.items()} for name, known in groups.items()}
+            starts = {partition: min(both) for partition, both in bounds.items()}
+            ends = {partition: max(both) for partition, both in bounds.items()}
+            committed = {name: {one: both[0] for one, both in known.items()} for name, known in groups.items()}
             history.add(sample(at_ms, committed, ends, starts=starts, members=number))
             for name, known in committed.items():
                 moments = {
-                    place: PartitionSample(at_ms, offset, starts[place], ends[place], number)
-                    for place, offset in known.items()
-                    if place in ends
+                    partition: PartitionSample(at_ms, offset, starts[partition], ends[partition], number)
+                    for partition, offset in known.items()
+                    if partition in ends
                 }
-                for place, moment in moments.items():
-                    kept.setdefault(name, {}).setdefault(place, []).append(moment)
+                for partition, moment in moments.items():
+                    kept.setdefault(name, {}).setdefault(partition, []).append(moment)
                 if known or name in committed:
                     totals.setdefault(name, []).append((at_ms, sum(moment.lag for moment in moments.values())))
 
@@ -94,9 +94,9 @@ def test_what_a_mark_says_is_kept_as_a_sign_of_life() -> None:
     with History(None) as history:
         for number in range(2):
             mark = CommitMetadata(query="q", generation=T0, offset=number).to_text()
-            history.add(sample(T0 + number, {"g": {PLACE: number}}, {PLACE: 9}, metadata=mark))
+            history.add(sample(T0 + number, {"g": {PARTITION: number}}, {PARTITION: 9}, metadata=mark))
 
-        first, second = history.series("g")[PLACE]
+        first, second = history.series("g")[PARTITION]
 
     assert first.sign and second.sign and first.sign != second.sign
 
@@ -107,10 +107,10 @@ SMALL = (Tier(10 * SECOND, 0), Tier(60 * SECOND, 5 * SECOND), Tier(600 * SECOND,
 def test_old_samples_are_thinned_out_and_the_oldest_go() -> None:
     with History(None, tiers=SMALL) as history:
         for second in range(0, 1_000):
-            history.add(sample(T0 + second * SECOND, {"g": {PLACE: second}}, {PLACE: second}))
+            history.add(sample(T0 + second * SECOND, {"g": {PARTITION: second}}, {PARTITION: second}))
         history.thin(now := T0 + 999 * SECOND)
         ages = [(now - at_ms) // SECOND for at_ms in history.times()]
-        series = history.series("g")[PLACE]
+        series = history.series("g")[PARTITION]
 
     assert list(range(9, -1, -1)) == ages[-10:], "everything of the last ten seconds"
     middle = [age for age in ages if 10 <= age < 60]
@@ -123,12 +123,12 @@ def test_old_samples_are_thinned_out_and_the_oldest_go() -> None:
 def test_thinning_keeps_one_sample_of_each_stretch_for_ever_and_not_another_one_each_time() -> None:
     with History(None, tiers=SMALL) as history:
         for second in range(0, 120):
-            history.add(sample(T0 + second * SECOND, {}, {PLACE: second}))
+            history.add(sample(T0 + second * SECOND, {}, {PARTITION: second}))
             history.thin(T0 + second * SECOND)
         often = history.times()
     with History(None, tiers=SMALL) as history:
         for second in range(0, 120):
-            history.add(sample(T0 + second * SECOND, {}, {PLACE: second}))
+            history.add(sample(T0 + second * SECOND, {}, {PARTITION: second}))
         history.thin(T0 + 119 * SECOND)
         assert history.times() == often
 
@@ -143,12 +143,12 @@ def test_the_number_of_samples_is_bounded_for_good() -> None:
 
 
 def test_a_file_keeps_below_its_size_and_gives_up_the_oldest_first(tmp_path: Path) -> None:
-    places = [TopicPartition("t", number) for number in range(400)]
+    partitions = [TopicPartition("t", number) for number in range(400)]
     bytes_max = 150_000
     with History(tmp_path / "h.sqlite", bytes_max=bytes_max) as history:
         for number in range(150):
-            ends = {place: (number * 7919 + place.partition * 104_729) % 10**9 for place in places}
-            history.add(sample(T0 + number * MINUTE, {"g": {place: end // 2 for place, end in ends.items()}}, ends))
+            ends = {partition: (number * 7919 + partition.partition * 104_729) % 10**9 for partition in partitions}
+            history.add(sample(T0 + number * MINUTE, {"g": {one: end // 2 for one, end in ends.items()}}, ends))
             history.thin(T0 + number * MINUTE)
             assert history.bytes_used <= bytes_max
         times = history.times()
@@ -162,16 +162,16 @@ def test_a_file_keeps_below_its_size_and_gives_up_the_oldest_first(tmp_path: Pat
 def test_samples_of_a_clock_that_was_set_back_are_dropped() -> None:
     with History(None) as history:
         for at_ms in (T0, T0 + DAY, T0 + MINUTE):
-            history.add(sample(at_ms, {"g": {PLACE: 1}}, {PLACE: 5}))
+            history.add(sample(at_ms, {"g": {PARTITION: 1}}, {PARTITION: 5}))
 
         assert [T0, T0 + MINUTE] == history.times()
-        assert 2 == len(history.series("g")[PLACE])
+        assert 2 == len(history.series("g")[PARTITION])
 
 
 def test_few_points_are_spread_over_the_whole_time() -> None:
     with History(None) as history:
         for number in range(100):
-            history.add(sample(T0 + number, {}, {PLACE: 5}))
+            history.add(sample(T0 + number, {}, {PARTITION: 5}))
 
         assert [T0, T0 + 33, T0 + 66, T0 + 99] == history.times(points_max=4)
         assert [T0 + 98, T0 + 99] == history.times(since_ms=T0 + 98, points_max=4)
@@ -180,11 +180,11 @@ def test_few_points_are_spread_over_the_whole_time() -> None:
 def test_who_reads_sees_what_is_written_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
     with History(path, cluster_id="c") as writer:
-        writer.add(sample(T0, {"g": {PLACE: 1}}, {PLACE: 5}))
+        writer.add(sample(T0, {"g": {PARTITION: 1}}, {PARTITION: 5}))
         with History(path, cluster_id="c", read_only=True) as reader:
             assert ["g"] == list(reader.totals())
             other = TopicPartition("new", 3)
-            writer.add(sample(T0 + 1, {"g": {PLACE: 1}, "young": {other: 2}}, {PLACE: 5, other: 9}))
+            writer.add(sample(T0 + 1, {"g": {PARTITION: 1}, "young": {other: 2}}, {PARTITION: 5, other: 9}))
 
             assert {"g": [(T0, 4), (T0 + 1, 4)], "young": [(T0 + 1, 7)]} == reader.totals()
             assert [7] == [moment.lag for moment in reader.series("young")[other]]
@@ -194,10 +194,10 @@ def test_two_writers_share_a_file_and_its_names(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
     other = TopicPartition("clicks", 0)
     with History(path) as one, History(path) as two:
-        one.add(sample(T0, {"a": {PLACE: 1}}, {PLACE: 5}))
-        two.add(sample(T0 + 1, {"b": {other: 2}, "a": {PLACE: 1}}, {other: 9, PLACE: 5}))
-        one.add(sample(T0 + 2, {"b": {other: 3}, "c": {PLACE: 0}}, {other: 9, PLACE: 5}))
-        two.add(sample(T0 + 3, {"c": {PLACE: 1}}, {PLACE: 5}))
+        one.add(sample(T0, {"a": {PARTITION: 1}}, {PARTITION: 5}))
+        two.add(sample(T0 + 1, {"b": {other: 2}, "a": {PARTITION: 1}}, {other: 9, PARTITION: 5}))
+        one.add(sample(T0 + 2, {"b": {other: 3}, "c": {PARTITION: 0}}, {other: 9, PARTITION: 5}))
+        two.add(sample(T0 + 3, {"c": {PARTITION: 1}}, {PARTITION: 5}))
 
         for history in (one, two):
             assert {
@@ -208,7 +208,7 @@ def test_two_writers_share_a_file_and_its_names(tmp_path: Path) -> None:
 def test_names_of_groups_that_no_sample_has_any_more_are_forgotten() -> None:
     with History(None, tiers=SMALL) as history:
         for day in range(3):
-            history.add(sample(T0 + day * DAY, {f"g{day}": {PLACE: 1}}, {PLACE: 5}))
+            history.add(sample(T0 + day * DAY, {f"g{day}": {PARTITION: 1}}, {PARTITION: 5}))
             history.thin(T0 + day * DAY)
         assert {"g2": T0 + 2 * DAY} == history.groups()
         (names,) = history._db.execute("SELECT COUNT(*) FROM names WHERE kind = 'group'").fetchone()
@@ -251,8 +251,8 @@ def test_a_history_is_found_by_its_cluster_and_a_named_one_must_be_there(tmp_pat
 def _change(state: str = "done", subject: str = "group", id: str = "c1") -> Change:
     return Change(
         id=id, at_ms=T0, cluster_id="c", subject=subject, name="billing", action="reset", how="to-earliest", who="ann",
-        reason="bad deploy", before={PLACE: Committed(offset=9), TopicPartition("orders", 1): Committed(offset=2)},
-        after={PLACE: Committed(offset=0), TopicPartition("orders", 1): None}, state=state,  # type: ignore[arg-type]
+        reason="bad deploy", before={PARTITION: Committed(offset=9), TopicPartition("orders", 1): Committed(offset=2)},
+        after={PARTITION: Committed(offset=0), TopicPartition("orders", 1): None}, state=state,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -260,7 +260,7 @@ def test_changes_of_the_journal_become_annotations_once() -> None:
     made = annotations_from_changes([_change(), _change("refused", id="c2"), _change(subject="checkpoint", id="c3")])
     expected = Annotation(
         id="c1", at_ms=T0, group="billing", text="reset to-earliest by ann: bad deploy",
-        moves={PLACE: 0, TopicPartition("orders", 1): None},
+        moves={PARTITION: 0, TopicPartition("orders", 1): None},
     )  # fmt: skip
 
     assert [expected] == made
@@ -287,11 +287,11 @@ from pathlib import Path
 from logmark.names import TopicPartition
 from logmark.offsets.lag.history import History
 from tests.offsets.lag.test_history import T0, sample
-places = [TopicPartition("t", number) for number in range(200)]
+partitions = [TopicPartition("t", number) for number in range(200)]
 with History(Path({path!r})) as history:
     for number in range(1_000_000):
-        ends = dict.fromkeys(places, number + 10)
-        history.add(sample(T0 + number, {{f"g{{one}}": dict.fromkeys(places, number) for one in range(5)}}, ends))
+        ends = dict.fromkeys(partitions, number + 10)
+        history.add(sample(T0 + number, {{f"g{{one}}": dict.fromkeys(partitions, number) for one in range(5)}}, ends))
         print(number, flush=True)
 """
 
@@ -304,7 +304,7 @@ def test_a_writer_that_is_killed_leaves_whole_samples_only(tmp_path: Path) -> No
         assert writer.stdout is not None
         for _ in range(20):
             told = int(writer.stdout.readline())
-        time.sleep(0.003)  # somewhere in the middle of a sample, and never at the same place
+        time.sleep(0.003)  # somewhere in the middle of a sample, and never at the same byte
         os.kill(writer.pid, signal.SIGKILL)
     finally:
         writer.kill()
@@ -315,4 +315,4 @@ def test_a_writer_that_is_killed_leaves_whole_samples_only(tmp_path: Path) -> No
         assert T0 + told <= times[-1], "what was kept is there"
         for group in series.values():
             assert {len(times)} == {len(moments) for moments in group.values()}
-        history.add(sample(times[-1] + 1, {"g0": {PLACE: 1}}, {PLACE: 2}))
+        history.add(sample(times[-1] + 1, {"g0": {PARTITION: 1}}, {PARTITION: 2}))

@@ -27,13 +27,13 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
         yield client
 
 
-class Watched:
+class WatchedGroup:
     """One group in one partition, looked at every half minute by a clock of our own."""
 
     def __init__(self, broker: BrokerUnderTest, client: Client, history: History) -> None:
         self.broker, self.client, self.history = broker, client, history
         self.topic, self.group = broker.create_topic("watched"), broker.group("watched")
-        self.place = TopicPartition(self.topic, 0)
+        self.partition = TopicPartition(self.topic, 0)
         self.now_ms = T0
         self.changes: list[Change] = []
         self.asked = 0
@@ -42,7 +42,7 @@ class Watched:
         if written:
             self.broker.produce(self.topic, ["x"] * written)
         if committed is not None:
-            self.client.commit(self.group, {self.place: committed})
+            self.client.commit(self.group, {self.partition: committed})
         return self.look()
 
     def look(self) -> GroupLag:
@@ -58,9 +58,9 @@ class Watched:
 
 
 @pytest.fixture
-def watched(broker: BrokerUnderTest, client: Client) -> Iterator[Watched]:
+def watched(broker: BrokerUnderTest, client: Client) -> Iterator[WatchedGroup]:
     with History(None) as history:
-        yield Watched(broker, client, history)
+        yield WatchedGroup(broker, client, history)
 
 
 def _verdict(one: GroupLag) -> Verdict:
@@ -68,7 +68,7 @@ def _verdict(one: GroupLag) -> Verdict:
     return one.finding.verdict
 
 
-def test_a_groups_life_from_well_to_stopped(watched: Watched) -> None:
+def test_a_groups_life_from_well_to_stopped(watched: WatchedGroup) -> None:
     assert Verdict.OK == _verdict(watched.step(written=10, committed=10))
     assert Verdict.UNKNOWN == _verdict(watched.step(written=10, committed=15)), "two samples say too little"
     for committed in range(16, 42):
@@ -85,7 +85,7 @@ def test_a_groups_life_from_well_to_stopped(watched: Watched) -> None:
     assert watched.asked == 0, "the journal is not asked without need"
 
 
-def test_a_group_with_members_that_stands_still_is_stalled(watched: Watched) -> None:
+def test_a_group_with_members_that_stands_still_is_stalled(watched: WatchedGroup) -> None:
     watched.step(written=10)
     consumer = watched.broker.consumer(watched.group)
     consumer.subscribe([watched.topic])
@@ -98,13 +98,13 @@ def test_a_group_with_members_that_stands_still_is_stalled(watched: Watched) -> 
     assert stalled.finding is not None and "although the group has 1 member" in stalled.finding.evidence
 
 
-def test_who_was_rewound_by_somebody_is_told_and_by_our_own_tools_is_not(watched: Watched) -> None:
+def test_who_was_rewound_by_somebody_is_told_and_by_our_own_tools_is_not(watched: WatchedGroup) -> None:
     watched.step(written=30, committed=20)
     for committed in (21, 22, 23):
         watched.step(committed=committed)
     change = Change(
         id="c1", at_ms=watched.now_ms - 1_000, cluster_id="c", name=watched.group, action="reset", how="to offset 5",
-        who="ann", before={watched.place: Committed(offset=23)}, after={watched.place: Committed(offset=5)},
+        who="ann", before={watched.partition: Committed(offset=23)}, after={watched.partition: Committed(offset=5)},
         state="done",
     )  # fmt: skip
 

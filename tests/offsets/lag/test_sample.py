@@ -94,8 +94,8 @@ def test_commits_are_read_before_starts_and_starts_before_ends(
     """So a group that reads while we look seems a little further behind than it is, and never ahead of the end."""
     topic, group = broker.create_topic("moving"), broker.group("moving")
     broker.produce(topic, ["x"] * 3)
-    place = TopicPartition(topic, 0)
-    client.commit(group, {place: 3})
+    partition = TopicPartition(topic, 0)
+    client.commit(group, {partition: 3})
     seen: list[int] = []
     ask = Client.try_offsets
 
@@ -103,15 +103,15 @@ def test_commits_are_read_before_starts_and_starts_before_ends(
         seen.extend(set(wanted.values()))
         # A producer and the group go on meanwhile.
         broker.produce(topic, ["x"])
-        self.commit(group, {place: 4})
+        self.commit(group, {partition: 4})
         return ask(self, wanted, **how)
 
     monkeypatch.setattr(Client, "try_offsets", moving)
     sample = take_sample(client, [group])
 
     assert [-2, -1] == seen
-    lag = sample.lag(group, place)
-    assert lag is not None and (3, 2) == (sample.groups[group].committed[place].offset, lag.records)
+    lag = sample.lag(group, partition)
+    assert lag is not None and (3, 2) == (sample.groups[group].committed[partition].offset, lag.records)
 
 
 def test_one_group_that_cannot_be_read_spoils_no_other(
@@ -182,21 +182,22 @@ def test_names_of_partitions_are_shared_by_all_groups(broker: BrokerUnderTest, c
 
 
 def test_a_total_counts_each_partition_once() -> None:
-    places = [TopicPartition("t", number) for number in range(4)]
+    partitions = [TopicPartition("t", number) for number in range(4)]
     sample = Sample(
-        at_ms=0, cluster_id="c", groups={}, starts={places[0]: 5, places[1]: 0}, ends={places[0]: 9, places[1]: 3},
-        problems={places[2]: "no leader"},
+        at_ms=0, cluster_id="c", groups={}, starts={partitions[0]: 5, partitions[1]: 0},
+        ends={partitions[0]: 9, partitions[1]: 3},
+        problems={partitions[2]: "no leader"},
     )  # fmt: skip
     from logmark.offsets.lag.sample import GroupSample
 
     group = GroupSample(
-        group="g", state="Empty", committed={places[0]: Committed(offset=1), places[1]: Committed(offset=2),
-                                             places[2]: Committed(offset=2)},
+        group="g", state="Empty", committed={partitions[0]: Committed(offset=1), partitions[1]: Committed(offset=2),
+                                             partitions[2]: Committed(offset=2)},
     )  # fmt: skip
     sample = replace(sample, groups={"g": group})
 
     assert Total(records=5, lost=4, partitions=3, unknown=1) == sample.total()
-    assert (5, 2, None) == tuple(sample.unread("g", place) for place in places[:3])
+    assert (5, 2, None) == tuple(sample.unread("g", one) for one in partitions[:3])
 
 
 @pytest.mark.parametrize(

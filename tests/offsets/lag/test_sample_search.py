@@ -13,7 +13,7 @@ from logmark.offsets.lag.sample import Sample
 from logmark.offsets.lag.sample_search import EndTime, find_end_times, interpolate_end_time
 from tests.harness.searches import examples
 
-PLACES = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks", 2)]
+PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks", 2)]
 
 
 def _sample(at_ms: int, ends: dict[TopicPartition, int]) -> Sample:
@@ -22,26 +22,26 @@ def _sample(at_ms: int, ends: dict[TopicPartition, int]) -> Sample:
 
 Steps = list[
     tuple[int, int, int]
-]  # how far each partition has come by the next sample; -1 it is not seen, -2 made anew
+]  # how far each partition has come by the next sample; -1 it is not seen, -2 recreated
 
 
 def _written(history: History, steps: Steps) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """Keeps samples, and returns what was seen of each partition since it was last made anew."""
-    seen: dict[TopicPartition, list[tuple[int, int]]] = {one: [] for one in PLACES}
-    now = dict.fromkeys(PLACES, 5)
+    """Keeps samples, and returns what was seen of each partition since it was last recreated."""
+    seen: dict[TopicPartition, list[tuple[int, int]]] = {one: [] for one in PARTITIONS}
+    now = dict.fromkeys(PARTITIONS, 5)
     for number, step in enumerate(steps):
         at_ms = 1_000 * (number + 1)
         shown = {}
-        for place, grown in zip(PLACES, step, strict=True):
+        for partition, grown in zip(PARTITIONS, step, strict=True):
             if grown == -1:
                 continue
             if grown == -2:
-                now[place] = 0
-            now[place] += max(grown, 0)
-            if seen[place] and now[place] < seen[place][-1][1]:
-                seen[place].clear()
-            seen[place].append((at_ms, now[place]))
-            shown[place] = now[place]
+                now[partition] = 0
+            now[partition] += max(grown, 0)
+            if seen[partition] and now[partition] < seen[partition][-1][1]:
+                seen[partition].clear()
+            seen[partition].append((at_ms, now[partition]))
+            shown[partition] = now[partition]
         history.add(_sample(at_ms, shown))
     return seen
 
@@ -59,12 +59,12 @@ def test_the_samples_around_an_offset_are_found(steps: Steps, offsets: Sequence[
         patch.setattr(sample_search, "_BLOCK", block)
         seen = _written(history, steps)
         ends = {one: (points[-1][1] if points else 0) + grown for one, points in seen.items()}
-        wanted = [(one, offset) for one in PLACES for offset in offsets]
+        wanted = [(one, offset) for one in PARTITIONS for offset in offsets]
 
         found = find_end_times(history, wanted, now_ms=now_ms, ends=ends)
 
     for one, offset in wanted:
-        # A log that was made anew while it was not seen is found out by the sample that sees it again.
+        # A log that was recreated while it was not seen is found out by the sample that sees it again.
         points = [*seen[one], (now_ms, ends[one])]
         below = [point for point in points if point[1] <= offset]
         above = [point for point in points if point[1] > offset]

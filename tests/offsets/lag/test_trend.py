@@ -9,7 +9,7 @@ from logmark.names import TopicPartition
 from logmark.offsets.lag.history import PartitionSample
 from logmark.offsets.lag.trend import Direction, compute_trend
 
-PLACE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+PARTITION, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def series(committed: Sequence[int], ends: Sequence[int], *, since_s: int = 0) -> list[PartitionSample]:
@@ -40,14 +40,14 @@ def series(committed: Sequence[int], ends: Sequence[int], *, since_s: int = 0) -
         ),
         ("a trend in noise", [0, 90, 150, 260, 300], [0, 200, 400, 600, 800], "growing", 20, 7.5, "never at this rate"),
         ("a rewind is no reading", [900, 100, 150, 200], [1000] * 4, "shrinking", 0, 5, "2 min 40 s"),
-        ("a topic made anew", [900, 0, 50, 100], [1000, 100, 200, 300], "growing", 10, 5, "never at this rate"),
+        ("a recreated topic", [900, 0, 50, 100], [1000, 100, 200, 300], "growing", 10, 5, "never at this rate"),
     ],
 )
 def test_where_the_lag_goes(
     claim: str, committed: Sequence[int], ends: Sequence[int], direction: str, in_per_s: float, out_per_s: float,
     catch_up: str,
 ) -> None:  # fmt: skip
-    trend = compute_trend({PLACE: series(committed, ends)})
+    trend = compute_trend({PARTITION: series(committed, ends)})
 
     assert (direction, in_per_s, out_per_s, catch_up) == (
         trend.direction, trend.in_per_s, trend.out_per_s, trend.catch_up
@@ -55,7 +55,7 @@ def test_where_the_lag_goes(
 
 
 def test_a_group_is_the_sum_of_its_partitions() -> None:
-    trend = compute_trend({PLACE: series([0, 100], [0, 300]), OTHER: series([0, 400], [1000, 1000])})
+    trend = compute_trend({PARTITION: series([0, 100], [0, 300]), OTHER: series([0, 400], [1000, 1000])})
 
     assert (30, 50, 8) == (trend.in_per_s, trend.out_per_s, round((trend.catch_up_ms or 0) / 5_000))
     assert Direction.SHRINKING == trend.direction
@@ -63,12 +63,14 @@ def test_a_group_is_the_sum_of_its_partitions() -> None:
 
 def test_a_partition_that_turned_up_late_is_no_sudden_lag() -> None:
     late = series([0, 0], [5_000, 5_000], since_s=20)
-    trend = compute_trend({PLACE: series([0, 100, 200, 300], [0, 100, 200, 300]), OTHER: late})
+    trend = compute_trend({PARTITION: series([0, 100, 200, 300], [0, 100, 200, 300]), OTHER: late})
 
     assert (Direction.STEADY, 10) == (trend.direction, trend.in_per_s)
 
 
-@pytest.mark.parametrize("seen", [{}, {PLACE: []}, {PLACE: series([1], [5])}, {PLACE: series([1], [2]), OTHER: []}])
+@pytest.mark.parametrize(
+    "seen", [{}, {PARTITION: []}, {PARTITION: series([1], [5])}, {PARTITION: series([1], [2]), OTHER: []}]
+)
 def test_too_little_is_not_known(seen: dict[TopicPartition, list[PartitionSample]]) -> None:
     trend = compute_trend(seen)
 
@@ -76,4 +78,4 @@ def test_too_little_is_not_known(seen: dict[TopicPartition, list[PartitionSample
 
 
 def test_never_is_infinite() -> None:
-    assert math.inf == compute_trend({PLACE: series([0, 0], [0, 10])}).catch_up_ms
+    assert math.inf == compute_trend({PARTITION: series([0, 0], [0, 10])}).catch_up_ms

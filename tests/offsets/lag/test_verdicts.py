@@ -43,7 +43,7 @@ TABLE = [
     Row("no further behind than is allowed", OK, 1, [10, 10, 10], [15, 15, 15], allowed=5),
     Row("further behind than is allowed", STOPPED, 5, [10, 10, 10], [16, 16, 16], allowed=5),
     Row("rewound and caught up again", OK, 1, [30, 10, 30], [30, 30, 30]),
-    Row("committed beyond the end of a topic that was made anew", OK, 1, [900, 900, 900], [5, 6, 7]),
+    Row("committed beyond the end of a topic that was recreated", OK, 1, [900, 900, 900], [5, 6, 7]),
     Row("everything unread has expired", OK, 1, [10, 10, 10], [50, 50, 50], start=50),
     Row("one sample is too few", UNKNOWN, 2, [10], [30], says="not enough samples: 1"),
     Row("two samples are too few", UNKNOWN, 2, [10, 10], [30, 40], says="not enough samples: 2 in 30 s"),
@@ -86,7 +86,7 @@ TABLE = [
     Row("stands still after our own reset", STOPPED, 5, [50, 50, 5, 5, 5], [60] * 5, reset_at=2, reset_to=5),
     Row("somebody else took it back after our reset", REWOUND, 3, [50, 40, 45, 50, 55, 3, 4], [60] * 7, reset_at=1,
         reset_to=40),
-    Row("our reset does not explain a place below its target", REWOUND, 3, [50, 50, 1, 2], [60] * 4, reset_at=2,
+    Row("our reset does not explain an offset below its target", REWOUND, 3, [50, 50, 1, 2], [60] * 4, reset_at=2,
         reset_to=40),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A file of alerts is read whole, and every mistake in it is a sentence with its line."""
+"""A file of alerts is read whole, and every mistake in it gets a message with its line."""
 
 from pathlib import Path
 

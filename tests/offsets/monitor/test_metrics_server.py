@@ -13,7 +13,7 @@ from logmark.offsets.monitor.metrics_server import MetricsServer, parse_listen
 from tests.harness.node import wait_until
 
 
-class Source:
+class FakeMetricsSource:
     """What is served in these tests."""
 
     pieces: Any = ("a 1\n", "b 2\n")
@@ -21,12 +21,12 @@ class Source:
 
 
 @pytest.fixture
-def source() -> Source:
-    return Source()
+def source() -> FakeMetricsSource:
+    return FakeMetricsSource()
 
 
 @pytest.fixture
-def server(source: Source) -> Iterator[MetricsServer]:
+def server(source: FakeMetricsSource) -> Iterator[MetricsServer]:
     server = MetricsServer(
         "127.0.0.1", 0,
         metrics=lambda: source.pieces() if callable(source.pieces) else source.pieces,
@@ -52,7 +52,7 @@ def test_metrics_are_served_as_text_of_version_0_0_4(server: MetricsServer) -> N
     assert "text/plain; version=0.0.4; charset=utf-8" == headers["Content-Type"]
 
 
-def test_who_can_unpack_gets_less_to_carry(server: MetricsServer, source: Source) -> None:
+def test_who_can_unpack_gets_less_to_carry(server: MetricsServer, source: FakeMetricsSource) -> None:
     source.pieces = ["metric 1\n" * 10_000] * 20
 
     status, headers, body = ask(server, "/metrics", **{"Accept-Encoding": "gzip"})
@@ -83,13 +83,13 @@ def test_other_paths_say_what_there_is(server: MetricsServer, path: str, status:
     assert status == ask(server, path)[0]
 
 
-def test_health_is_200_or_503(server: MetricsServer, source: Source) -> None:
+def test_health_is_200_or_503(server: MetricsServer, source: FakeMetricsSource) -> None:
     assert (200, b"ok\n") == ask(server, "/healthz")[::2]
     source.health = (False, "stuck")
     assert (503, b"stuck\n") == ask(server, "/healthz")[::2]
 
 
-def test_too_many_readers_at_once_are_sent_away(server: MetricsServer, source: Source) -> None:
+def test_too_many_readers_at_once_are_sent_away(server: MetricsServer, source: FakeMetricsSource) -> None:
     held, started = threading.Event(), threading.Semaphore(0)
 
     def slow() -> Iterator[str]:

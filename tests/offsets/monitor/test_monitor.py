@@ -23,13 +23,13 @@ from tests.cli.conftest import run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.harness.restartable_broker import RestartableBroker, own_broker
-from tests.offsets.monitor.test_notifications import Hook
+from tests.offsets.monitor.test_notifications import WebhookServer
 
 Series = dict[tuple[str, ...], float]
 
 
 @dataclass
-class Watched:
+class MonitorDriver:
     """A monitor in this process, with what it said and wrote."""
 
     servers: Callable[[], str]
@@ -82,13 +82,13 @@ class Watched:
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
+def watch(tmp_path: Path) -> Iterator[Callable[..., MonitorDriver]]:
     """Starts a monitor, which is closed at the end of the test."""
-    started: list[Watched] = []
+    started: list[MonitorDriver] = []
 
-    def starting(broker: BrokerUnderTest | Callable[[], str], **more: Any) -> Watched:
+    def starting(broker: BrokerUnderTest | Callable[[], str], **more: Any) -> MonitorDriver:
         servers = broker if callable(broker) else lambda: broker.bootstrap_servers
-        started.append(Watched(servers, tmp_path, **more))
+        started.append(MonitorDriver(servers, tmp_path, **more))
         return started[-1]
 
     yield starting
@@ -101,7 +101,7 @@ def alerts(*rules: AlertRule, **more: Any) -> MonitorSettings:
 
 
 def test_both_exporters_families_have_their_formulas_on_real_groups(
-    broker: BrokerUnderTest, watch: Callable[..., Watched]
+    broker: BrokerUnderTest, watch: Callable[..., MonitorDriver]
 ) -> None:
     topic, idle, busy = broker.create_topic("orders", partitions=3), broker.group("idle"), broker.group("busy")
     for partition, count in enumerate((5, 3, 0)):
@@ -162,12 +162,12 @@ def test_both_exporters_families_have_their_formulas_on_real_groups(
 
 
 def test_an_alert_is_told_once_over_restarts_and_resolved_once(
-    broker: BrokerUnderTest, watch: Callable[..., Watched]
+    broker: BrokerUnderTest, watch: Callable[..., MonitorDriver]
 ) -> None:
     topic, group = broker.create_topic("orders"), broker.group("billing")
     broker.produce(topic, ["a"] * 20)
     broker.commit(group, {(topic, 0): 0})
-    hook = Hook()
+    hook = WebhookServer()
     hook.answers = [(500, {})]
     rule = AlertRule(name="behind", when="lag", over=10, for_ms=60_000, notify=("ops", "stdout"))
     clock = ManualClock(SystemClock().now_ms())
@@ -202,7 +202,7 @@ def test_a_message_that_did_not_leave_leaves_after_a_restart(our_broker: BrokerU
     topic, group = our_broker.create_topic("orders"), our_broker.group("billing")
     our_broker.produce(topic, ["a"] * 20)
     our_broker.commit(group, {(topic, 0): 0})
-    hook = Hook()
+    hook = WebhookServer()
     hook.answers = [(500, {})] * 50
     watched = watch(
         our_broker, wanted=SampleScope(groups=[group]),
@@ -227,7 +227,7 @@ def test_a_message_that_did_not_leave_leaves_after_a_restart(our_broker: BrokerU
 
 
 def test_a_move_of_somebody_else_alarms_and_a_move_of_ours_does_not(
-    broker: BrokerUnderTest, watch: Callable[..., Watched]
+    broker: BrokerUnderTest, watch: Callable[..., MonitorDriver]
 ) -> None:
     topic, ours, foreign = broker.create_topic("orders"), broker.group("ours"), broker.group("foreign")
     broker.produce(topic, ["a"] * 100)
@@ -255,7 +255,7 @@ def test_a_move_of_somebody_else_alarms_and_a_move_of_ours_does_not(
     assert "went back from 50 to 10" in watched.told[0]["text"]
 
 
-def test_a_group_that_is_deleted_is_gone(broker: BrokerUnderTest, watch: Callable[..., Watched]) -> None:
+def test_a_group_that_is_deleted_is_gone(broker: BrokerUnderTest, watch: Callable[..., MonitorDriver]) -> None:
     topic, group = broker.create_topic("orders"), broker.group("billing")
     broker.commit(group, {(topic, 0): 0})
     watched = watch(broker, settings=alerts(AlertRule(name="gone", when="gone", groups=[broker.group("*")])))
@@ -268,7 +268,7 @@ def test_a_group_that_is_deleted_is_gone(broker: BrokerUnderTest, watch: Callabl
 
 
 def test_what_will_be_deleted_and_who_will_expire_is_known_from_the_cluster_itself(
-    broker: BrokerUnderTest, watch: Callable[..., Watched]
+    broker: BrokerUnderTest, watch: Callable[..., MonitorDriver]
 ) -> None:
     topic = broker.create_topic("orders", config={"retention.ms": "3600000", "message.timestamp.type": "CreateTime"})
     group, clock = broker.group("billing"), ManualClock(SystemClock().now_ms())
@@ -294,13 +294,13 @@ def test_what_will_be_deleted_and_who_will_expire_is_known_from_the_cluster_itse
 
 @pytest.mark.parametrize("kind", ["logmark", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.soak])])
 def test_the_monitor_goes_on_when_the_broker_went_away_and_came_back(
-    kind: str, tmp_path: Path, watch: Callable[..., Watched]
+    kind: str, tmp_path: Path, watch: Callable[..., MonitorDriver]
 ) -> None:
     with own_broker(kind, tmp_path, {}) as own:
         _stop_and_start(own, watch)
 
 
-def _stop_and_start(own: RestartableBroker, watch: Callable[..., Watched]) -> None:
+def _stop_and_start(own: RestartableBroker, watch: Callable[..., MonitorDriver]) -> None:
     broker, address = own.clients, [own.clients.bootstrap_servers]
     topic = broker.create_topic("orders")
     broker.produce(topic, ["a"] * 3)

@@ -34,8 +34,8 @@ PROGRAM = textwrap.dedent(
         found = {}
         for number in range(1000):
             lag = 0 if number % 2 else 500
-            places = {partitions[(number * 10 + at) % 10_000]: Committed(offset=end - lag) for at in range(100)}
-            found[f"group-{number}"] = GroupSample(group=f"group-{number}", state="Empty", committed=places)
+            offsets = {partitions[(number * 10 + at) % 10_000]: Committed(offset=end - lag) for at in range(100)}
+            found[f"group-{number}"] = GroupSample(group=f"group-{number}", state="Empty", committed=offsets)
         return Sample(
             at_ms=now_ms(), cluster_id="c", groups=found, starts=dict.fromkeys(partitions, 0),
             ends=dict.fromkeys(partitions, end),
@@ -52,7 +52,7 @@ PROGRAM = textwrap.dedent(
     lookout.KnownAges.of = lambda self, sample, history, client: lookout_ages(sample, history=history)
     from logmark.offsets.lag.ages import ages_of as lookout_ages
 
-    say = lambda sentence: print(sentence, file=sys.stderr)
+    say = lambda message: print(message, file=sys.stderr)
     watching = lookout.Lookout(
         Nobody, wanted=lookout.Wanted(), clock=clock, say=say, history_path=Path(sys.argv[1]) / "history.sqlite"
     )

@@ -30,7 +30,7 @@ NOW_MS = 1_700_000_000_000
 SECRET = b"s3cret"
 
 
-class Hook:
+class WebhookServer:
     """A server that takes messages, and answers with the statuses that a test gives it, then with 200."""
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class Hook:
 
 
 @pytest.fixture
-def hook() -> Iterator[Hook]:
-    hook = Hook()
+def hook() -> Iterator[WebhookServer]:
+    hook = WebhookServer()
     yield hook
     hook.close()
 
@@ -88,7 +88,7 @@ def message(**changes: Any) -> dict[str, Any]:
     return build_message(event(**changes), AlertRule(name="behind", when="lag"), cluster_id="c1", cluster_name="prod")
 
 
-class Told:
+class NotifierDriver:
     """Notifiers that wait for nothing, and what they said and wrote."""
 
     def __init__(self, *notifiers: Notifier, queue_max: int = 1000) -> None:
@@ -108,12 +108,12 @@ class Told:
         self.pauses.append(seconds)
         return False
 
-    def tell(self, *names: str, **changes: Any) -> None:
+    def notify(self, *names: str, **changes: Any) -> None:
         self.post.send(names, message(**changes))
         assert self.post.flush(60)
 
 
-def webhook(hook: Hook, **changes: Any) -> Notifier:
+def webhook(hook: WebhookServer, **changes: Any) -> Notifier:
     return Notifier(**{"name": "ops", "kind": "webhook", "url": hook.url, "secret": SECRET, **changes})
 
 
@@ -128,10 +128,10 @@ def test_a_message_says_everything_about_an_event() -> None:
     assert {"event": "resolved"} == {key: value for key, value in resolved.items() if value != firing[key]}
 
 
-def test_a_webhook_gets_json_with_a_signature_over_time_and_body(hook: Hook) -> None:
-    told = Told(webhook(hook))
+def test_a_webhook_gets_json_with_a_signature_over_time_and_body(hook: WebhookServer) -> None:
+    driver = NotifierDriver(webhook(hook))
 
-    told.tell("ops")
+    driver.notify("ops")
 
     ((headers, body),) = hook.received
     assert message() == json.loads(body)
@@ -140,80 +140,80 @@ def test_a_webhook_gets_json_with_a_signature_over_time_and_body(hook: Hook) -> 
     expected = hmac.new(SECRET, b"1700000000." + body, hashlib.sha256).hexdigest()
     assert f"sha256={expected}" == headers["X-Logmark-Signature"]
     assert f"{message()['id']}-firing" == headers["X-Logmark-Id"]
-    assert (1, 0, []) == (told.post.delivered, told.post.given_up, told.post.waiting())
+    assert (1, 0, []) == (driver.post.delivered, driver.post.given_up, driver.post.waiting())
 
 
-def test_without_a_secret_there_is_no_signature(hook: Hook) -> None:
-    Told(webhook(hook, secret=b"")).tell("ops")
+def test_without_a_secret_there_is_no_signature(hook: WebhookServer) -> None:
+    NotifierDriver(webhook(hook, secret=b"")).notify("ops")
 
     assert "X-Logmark-Signature" not in hook.received[0][0]
 
 
-def test_a_webhook_that_fails_is_tried_again_with_growing_pauses(hook: Hook) -> None:
+def test_a_webhook_that_fails_is_tried_again_with_growing_pauses(hook: WebhookServer) -> None:
     hook.answers = [(500, {}), (503, {}), (429, {"Retry-After": "7"}), (200, {})]
-    told = Told(webhook(hook))
+    driver = NotifierDriver(webhook(hook))
 
-    told.tell("ops")
+    driver.notify("ops")
 
     assert 4 == len(hook.received)
     assert 1 == len({body for _, body in hook.received})
-    first, second, third = told.pauses
+    first, second, third = driver.pauses
     assert 0.8 <= first <= 1.2 and 1.6 <= second <= 2.4 and 7 == third
-    assert 1 == told.post.delivered
-    (sentence,) = told.said
+    assert 1 == driver.post.delivered
+    (line,) = driver.said
     where = hook.url.removesuffix("/hooks/token-in-path")
-    assert f"The message 'behind' did not reach ops ({where}): it answered 500; trying again." == sentence
+    assert f"The message 'behind' did not reach ops ({where}): it answered 500; trying again." == line
 
 
-def test_a_webhook_that_never_takes_a_message_is_given_up(hook: Hook) -> None:
+def test_a_webhook_that_never_takes_a_message_is_given_up(hook: WebhookServer) -> None:
     hook.answers = [(500, {})] * 3
-    told = Told(webhook(hook, attempts=3))
+    driver = NotifierDriver(webhook(hook, attempts=3))
 
-    told.tell("ops")
+    driver.notify("ops")
 
     assert 3 == len(hook.received)
-    assert (0, 1, []) == (told.post.delivered, told.post.given_up, told.post.waiting())
-    assert told.said[-1].endswith("it answered 500; it is given up.")
+    assert (0, 1, []) == (driver.post.delivered, driver.post.given_up, driver.post.waiting())
+    assert driver.said[-1].endswith("it answered 500; it is given up.")
 
 
 @pytest.mark.parametrize("answer", [(400, {}), (404, {}), (302, {"Location": "http://127.0.0.1:9/"})], ids=str)
-def test_a_refusal_or_a_redirect_is_not_tried_again(hook: Hook, answer: tuple[int, dict[str, str]]) -> None:
+def test_a_refusal_or_a_redirect_is_not_tried_again(hook: WebhookServer, answer: tuple[int, dict[str, str]]) -> None:
     hook.answers = [answer]
-    told = Told(webhook(hook))
+    driver = NotifierDriver(webhook(hook))
 
-    told.tell("ops")
+    driver.notify("ops")
 
     assert 1 == len(hook.received)
-    assert (0, 1) == (told.post.delivered, told.post.given_up)
+    assert (0, 1) == (driver.post.delivered, driver.post.given_up)
 
 
-def test_an_address_where_nobody_listens_is_tried_again(hook: Hook) -> None:
+def test_an_address_where_nobody_listens_is_tried_again(hook: WebhookServer) -> None:
     hook.close()
-    told = Told(webhook(hook, attempts=2))
+    driver = NotifierDriver(webhook(hook, attempts=2))
 
-    told.tell("ops")
+    driver.notify("ops")
 
-    assert 1 == len(told.pauses)
-    assert "Connection refused" in told.said[0]
+    assert 1 == len(driver.pauses)
+    assert "Connection refused" in driver.said[0]
 
 
-def test_messages_to_one_notifier_keep_their_order(hook: Hook) -> None:
+def test_messages_to_one_notifier_keep_their_order(hook: WebhookServer) -> None:
     hook.answers = [(500, {}), (500, {})]
-    told = Told(webhook(hook))
+    driver = NotifierDriver(webhook(hook))
 
-    told.post.send(["ops"], message())
-    told.post.send(["ops"], message(is_firing=False))
-    assert told.post.flush(60)
+    driver.post.send(["ops"], message())
+    driver.post.send(["ops"], message(is_firing=False))
+    assert driver.post.flush(60)
 
     assert ["firing", "firing", "firing", "resolved"] == hook.events
 
 
-def test_a_notifier_that_does_not_answer_holds_up_nobody_else(hook: Hook) -> None:
+def test_a_notifier_that_does_not_answer_holds_up_nobody_else(hook: WebhookServer) -> None:
     held = threading.Event()
-    told = Told(webhook(hook))
+    driver = NotifierDriver(webhook(hook))
     slow = NotificationDispatcher(
-        {"ops": webhook(hook, attempts=100)}, say=told.said.append,
-        write=lambda one: told.written.append(format_message(one)),
+        {"ops": webhook(hook, attempts=100)}, say=driver.said.append,
+        write=lambda one: driver.written.append(format_message(one)),
         wait=lambda seconds: held.wait(60),
     )  # fmt: skip
     hook.answers = [(500, {})]
@@ -221,16 +221,16 @@ def test_a_notifier_that_does_not_answer_holds_up_nobody_else(hook: Hook) -> Non
     slow.send(["ops", "stdout"], message())
 
     deadline = time.monotonic() + 60
-    while not told.written and time.monotonic() < deadline:
+    while not driver.written and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert ["2023-11-14T22:13:20.000Z FIRING [page] behind: It is so."] == told.written
+    assert ["2023-11-14T22:13:20.000Z FIRING [page] behind: It is so."] == driver.written
     assert [("ops", message())] == slow.waiting()
     held.set()
     assert slow.flush(60)
     slow.close()
 
 
-def test_what_was_not_brought_before_the_end_is_still_waiting(hook: Hook) -> None:
+def test_what_was_not_brought_before_the_end_is_still_waiting(hook: WebhookServer) -> None:
     hook.answers = [(500, {})] * 50
     post = NotificationDispatcher({"ops": webhook(hook)}, say=lambda _: None, write=lambda _: None)
 
@@ -241,7 +241,7 @@ def test_what_was_not_brought_before_the_end_is_still_waiting(hook: Hook) -> Non
     assert [("ops", message()), ("ops", message(is_firing=False))] == post.waiting()
 
 
-def test_a_full_queue_gives_up_the_oldest_message(hook: Hook) -> None:
+def test_a_full_queue_gives_up_the_oldest_message(hook: WebhookServer) -> None:
     held = threading.Event()
     said: list[str] = []
     hook.answers = [(500, {})]
@@ -262,11 +262,11 @@ def test_a_full_queue_gives_up_the_oldest_message(hook: Hook) -> None:
 
 
 def test_nobody_named_means_standard_output() -> None:
-    told = Told()
+    driver = NotifierDriver()
 
-    told.tell()
+    driver.notify()
 
-    assert ["2023-11-14T22:13:20.000Z FIRING [page] behind: It is so."] == told.written
+    assert ["2023-11-14T22:13:20.000Z FIRING [page] behind: It is so."] == driver.written
 
 
 def command(*words: str, **changes: Any) -> Notifier:
@@ -310,12 +310,12 @@ SLEEPS = "import sys, time, pathlib\nwhile True:\n    pathlib.Path(sys.argv[1]).
 
 
 def test_a_command_that_is_not_there_is_not_tried_again() -> None:
-    told = Told(Notifier(name="page", kind="command", command=("/no/such/pager",)))
+    driver = NotifierDriver(Notifier(name="page", kind="command", command=("/no/such/pager",)))
 
-    told.tell("page")
+    driver.notify("page")
 
-    (sentence,) = told.said
-    assert sentence.endswith("page (/no/such/pager): it cannot be run: No such file or directory; it is given up.")
+    (line,) = driver.said
+    assert line.endswith("page (/no/such/pager): it cannot be run: No such file or directory; it is given up.")
 
 
 @pytest.mark.parametrize(

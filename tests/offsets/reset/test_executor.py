@@ -24,7 +24,7 @@ from tests.harness.brokers import BrokerUnderTest, read
 from tests.harness.node import wait_until
 
 
-class Desk:
+class ResetDriver:
     """A topic of ten records, a group in it, a journal, and a clock that only sleeping moves."""
 
     def __init__(self, broker: BrokerUnderTest, client: Client, folder: Path, *, partitions: int = 1) -> None:
@@ -66,125 +66,127 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
 
 
 @pytest.fixture
-def desk(broker: BrokerUnderTest, client: Client, tmp_path: Path) -> Desk:
-    return Desk(broker, client, tmp_path)
+def driver(broker: BrokerUnderTest, client: Client, tmp_path: Path) -> ResetDriver:
+    return ResetDriver(broker, client, tmp_path)
 
 
 @pytest.fixture
-def our_desk(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Desk]:
+def our_driver(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[ResetDriver]:
     with Client(our_broker.bootstrap_servers) as client:
-        yield Desk(our_broker, client, tmp_path)
+        yield ResetDriver(our_broker, client, tmp_path)
 
 
 def mark(offset: int, *, generation: int = 1, query: str = "q") -> str:
     return CommitMetadata(query=query, generation=generation, offset=offset).to_text()
 
 
-def test_a_change_is_journaled_with_who_when_why_before_and_after(desk: Desk) -> None:
-    desk.commit(8, "kept")
+def test_a_change_is_journaled_with_who_when_why_before_and_after(driver: ResetDriver) -> None:
+    driver.commit(8, "kept")
 
-    applied = desk.apply(desk.plan(ToOffset(2)), reason="a fix", who=Author("ann", "desk"), details={"context": "prod"})
+    applied = driver.apply(
+        driver.plan(ToOffset(2)), reason="a fix", who=Author("ann", "desk"), details={"context": "prod"}
+    )
 
-    assert [applied.change] == desk.journal.changes(desk.client.metadata([]).cluster_id, desk.group)
+    assert [applied.change] == driver.journal.changes(driver.client.metadata([]).cluster_id, driver.group)
     change = applied.change
     assert ("reset", "to offset 2", "ann", "desk", "a fix", "done") == (
         change.action, change.how, change.who, change.host, change.reason, change.state,
     )  # fmt: skip
-    assert {desk.partition: Committed(offset=8, metadata="kept")} == change.before
-    assert {desk.partition: Committed(offset=2, metadata="kept")} == change.after
+    assert {driver.partition: Committed(offset=8, metadata="kept")} == change.before
+    assert {driver.partition: Committed(offset=2, metadata="kept")} == change.after
     assert "prod" == change.details["context"]
-    assert sum(desk.slept) < 1, "nobody is known to be in this group, so it is watched for a moment only"
+    assert sum(driver.slept) < 1, "nobody is known to be in this group, so it is watched for a moment only"
 
 
-def test_what_a_query_writes_over_is_set_again_under_its_new_mark(our_desk: Desk) -> None:
-    desk = our_desk
-    desk.commit(8, mark(8))
+def test_what_a_query_writes_over_is_set_again_under_its_new_mark(our_driver: ResetDriver) -> None:
+    driver = our_driver
+    driver.commit(8, mark(8))
 
     def query(step: int) -> None:
         if step == 1:  # it had looked at the group just before the reset
-            desk.commit(9, mark(9))
+            driver.commit(9, mark(9))
         if step == 5:  # now it has seen the reset
-            assert Committed(offset=2, metadata=mark(9)) == desk.committed()
-            desk.commit(4, mark(4, generation=2))
+            assert Committed(offset=2, metadata=mark(9)) == driver.committed()
+            driver.commit(4, mark(4, generation=2))
 
-    desk.meanwhile = query
-    applied = desk.apply(desk.plan(ToOffset(2)))
+    driver.meanwhile = query
+    applied = driver.apply(driver.plan(ToOffset(2)))
 
     assert (1, "the query q", "the query q") == (applied.repeats, applied.overwritten_by, applied.picked_up_by)
-    assert (5, ["done"]) == (len(desk.slept), desk.states())
+    assert (5, ["done"]) == (len(driver.slept), driver.states())
 
 
-def test_a_stopped_query_is_watched_for_five_seconds(our_desk: Desk) -> None:
-    our_desk.commit(8, mark(8))
+def test_a_stopped_query_is_watched_for_five_seconds(our_driver: ResetDriver) -> None:
+    our_driver.commit(8, mark(8))
 
-    applied = our_desk.apply(our_desk.plan(ToOffset(2)))
+    applied = our_driver.apply(our_driver.plan(ToOffset(2)))
 
-    assert 5 <= sum(our_desk.slept) < 5.2
+    assert 5 <= sum(our_driver.slept) < 5.2
     assert ("", 0, Committed(offset=2, metadata=mark(8))) == (
-        applied.picked_up_by, applied.repeats, our_desk.committed(),
+        applied.picked_up_by, applied.repeats, our_driver.committed(),
     )  # fmt: skip
 
 
-def test_a_reader_that_never_looks_is_named_and_the_change_is_not_called_done(our_desk: Desk) -> None:
-    our_desk.commit(8)
-    our_desk.meanwhile = lambda step: our_desk.commit(9)
+def test_a_reader_that_never_looks_is_named_and_the_change_is_not_called_done(our_driver: ResetDriver) -> None:
+    our_driver.commit(8)
+    our_driver.meanwhile = lambda step: our_driver.commit(9)
 
     with pytest.raises(UserError, match=r"was moved, and somebody has written over it .*has committed 9.*stop it"):
-        our_desk.apply(our_desk.plan(ToOffset(2)))
-    assert (["overwritten"], True) == (our_desk.states(), sum(our_desk.slept) <= 11)
+        our_driver.apply(our_driver.plan(ToOffset(2)))
+    assert (["overwritten"], True) == (our_driver.states(), sum(our_driver.slept) <= 11)
 
 
-def test_what_was_set_at_the_last_moment_is_watched_before_it_is_called_done(our_desk: Desk) -> None:
-    desk = our_desk
-    desk.commit(8)
+def test_what_was_set_at_the_last_moment_is_watched_before_it_is_called_done(our_driver: ResetDriver) -> None:
+    driver = our_driver
+    driver.commit(8)
     again = iter([True])
 
     def reader(step: int) -> None:
-        if sum(desk.slept) < 9.8 or (sum(desk.slept) > 11 and next(again, False)):
-            desk.commit(9)
+        if sum(driver.slept) < 9.8 or (sum(driver.slept) > 11 and next(again, False)):
+            driver.commit(9)
 
-    desk.meanwhile = reader
+    driver.meanwhile = reader
     with pytest.raises(UserError, match="has written over it"):
-        desk.apply(desk.plan(ToOffset(2)))
-    assert ["overwritten"] == desk.states()
+        driver.apply(driver.plan(ToOffset(2)))
+    assert ["overwritten"] == driver.states()
 
 
-def test_two_people_who_move_a_group_at_once_do_not_fight(our_desk: Desk) -> None:
-    desk = our_desk
-    desk.commit(8, mark(8))
-    mine = desk.plan(ToOffset(2))
-    theirs = desk.plan(ToOffset(5))
+def test_two_people_who_move_a_group_at_once_do_not_fight(our_driver: ResetDriver) -> None:
+    driver = our_driver
+    driver.commit(8, mark(8))
+    mine = driver.plan(ToOffset(2))
+    theirs = driver.plan(ToOffset(5))
 
     def other(step: int) -> None:
         if step == 1:
             apply_plan(
-                desk.client, theirs, journal=desk.journal, who=Author("bob", "shop"),
+                driver.client, theirs, journal=driver.journal, who=Author("bob", "shop"),
                 patience=WatchTimeouts(watch_s=0, quiet_watch_s=0), agree=lambda _: None,
             )  # fmt: skip
 
-    desk.meanwhile = other
+    driver.meanwhile = other
     with pytest.raises(
         UserError, match=r"then moved elsewhere by bob on shop \(change \w+, reset to offset 5\), which ho"
     ):
-        desk.apply(mine)
-    assert (["overwritten", "done"], 5) == (desk.states(), desk.committed() and desk.committed().offset)  # type: ignore[union-attr]
+        driver.apply(mine)
+    assert (["overwritten", "done"], 5) == (driver.states(), driver.committed() and driver.committed().offset)  # type: ignore[union-attr]
 
 
-def test_an_empty_group_that_moves_while_it_is_planned_is_said_to_be_in_use(our_desk: Desk) -> None:
-    desk = our_desk
-    desk.commit(3, mark(3))
-    original, looks = desk.client.committed, iter(range(100))
+def test_an_empty_group_that_moves_while_it_is_planned_is_said_to_be_in_use(our_driver: ResetDriver) -> None:
+    driver = our_driver
+    driver.commit(3, mark(3))
+    original, looks = driver.client.committed, iter(range(100))
 
     def moving(*args: object, **more: object) -> dict[TopicPartition, Committed]:
         if next(looks) == 1:
-            desk.commit(5, mark(5))
+            driver.commit(5, mark(5))
         return original(*args, **more)  # type: ignore[arg-type]
 
-    desk.client.committed = moving  # type: ignore[method-assign]
-    plan = desk.plan(ToEarliest())
+    driver.client.committed = moving  # type: ignore[method-assign]
+    plan = driver.plan(ToEarliest())
 
     assert [
-        f"Group {desk.group} is in use although it has no members: it moved in {desk.partition} while this was "
+        f"Group {driver.group} is in use although it has no members: it moved in {driver.partition} while this was "
         "planned, by "
         "the query q."
     ] == list(plan.warnings)
@@ -192,156 +194,156 @@ def test_an_empty_group_that_moves_while_it_is_planned_is_said_to_be_in_use(our_
 
 @pytest.mark.parametrize("target", [ShiftBy(-1), ToCurrent()])
 def test_an_offset_that_depends_on_where_the_group_stands_is_agreed_to_again(
-    our_desk: Desk, target: ShiftBy | ToCurrent
+    our_driver: ResetDriver, target: ShiftBy | ToCurrent
 ) -> None:
-    desk = our_desk
-    desk.commit(3)
-    plan = desk.plan(target)
-    desk.commit(6)
+    driver = our_driver
+    driver.commit(3)
+    plan = driver.plan(target)
+    driver.commit(6)
     shown: list[ResetPlan] = []
 
-    desk.apply(plan, agree=shown.append)
+    driver.apply(plan, agree=shown.append)
 
     by = target.records if isinstance(target, ShiftBy) else 0
     assert [[6 + by]] == [[move.to for move in one.moves] for one in shown]
-    assert Committed(offset=6 + by) == desk.committed()
+    assert Committed(offset=6 + by) == driver.committed()
 
 
-def test_whoever_does_not_agree_to_the_new_plan_changes_nothing(our_desk: Desk) -> None:
-    desk = our_desk
-    desk.commit(3)
-    plan = desk.plan(ShiftBy(-1))
-    desk.commit(6)
+def test_whoever_does_not_agree_to_the_new_plan_changes_nothing(our_driver: ResetDriver) -> None:
+    driver = our_driver
+    driver.commit(3)
+    plan = driver.plan(ShiftBy(-1))
+    driver.commit(6)
 
     def no(_: ResetPlan) -> None:
         raise UserError("Nothing was changed.")
 
     with pytest.raises(UserError, match=r"Nothing was changed\."):
-        desk.apply(plan, agree=no)
-    assert ([], Committed(offset=6)) == (desk.states(), desk.committed())
+        driver.apply(plan, agree=no)
+    assert ([], Committed(offset=6)) == (driver.states(), driver.committed())
 
 
-def test_a_group_that_never_stands_still_is_not_shifted(our_desk: Desk) -> None:
-    desk = our_desk
-    desk.commit(1)
-    plan = desk.plan(ShiftBy(-1))
-    desk.commit(2)
+def test_a_group_that_never_stands_still_is_not_shifted(our_driver: ResetDriver) -> None:
+    driver = our_driver
+    driver.commit(1)
+    plan = driver.plan(ShiftBy(-1))
+    driver.commit(2)
     later = iter(range(3, 10))
 
     with pytest.raises(UserError, match=r"moves faster than a plan can be confirmed.* Nothing was changed"):
-        desk.apply(plan, agree=lambda _: desk.commit(next(later)))
-    assert [] == desk.states()
+        driver.apply(plan, agree=lambda _: driver.commit(next(later)))
+    assert [] == driver.states()
 
 
-def test_a_renewed_commit_is_the_same_commit(desk: Desk) -> None:
-    desk.client.commit(desk.group, {desk.partition: Committed(offset=3, leader_epoch=0, metadata="m")})
+def test_a_renewed_commit_is_the_same_commit(driver: ResetDriver) -> None:
+    driver.client.commit(driver.group, {driver.partition: Committed(offset=3, leader_epoch=0, metadata="m")})
 
-    applied = desk.apply(desk.plan(ToCurrent()))
+    applied = driver.apply(driver.plan(ToCurrent()))
 
     assert applied.change.before == applied.change.after
-    assert Committed(offset=3, leader_epoch=0, metadata="m") == desk.committed()
+    assert Committed(offset=3, leader_epoch=0, metadata="m") == driver.committed()
 
 
 def test_offsets_are_forgotten_and_nothing_else(broker: BrokerUnderTest, client: Client, tmp_path: Path) -> None:
-    desk = Desk(broker, client, tmp_path, partitions=2)
-    client.commit(desk.group, dict.fromkeys(desk.partitions, 4))
+    driver = ResetDriver(broker, client, tmp_path, partitions=2)
+    client.commit(driver.group, dict.fromkeys(driver.partitions, 4))
 
-    applied = desk.apply(plan_deletion(client, desk.group, {desk.topic: [1]}))
+    applied = driver.apply(plan_deletion(client, driver.group, {driver.topic: [1]}))
 
-    assert {desk.partitions[0]: Committed(offset=4)} == client.committed(desk.group)
-    assert ("delete-offsets", {desk.partitions[1]: None}) == (applied.change.action, applied.change.after)
+    assert {driver.partitions[0]: Committed(offset=4)} == client.committed(driver.group)
+    assert ("delete-offsets", {driver.partitions[1]: None}) == (applied.change.action, applied.change.after)
 
 
-def test_offsets_in_a_topic_that_members_read_are_not_forgotten(desk: Desk) -> None:
-    consumer = desk.broker.consumer(desk.group)
-    consumer.subscribe([desk.topic])
+def test_offsets_in_a_topic_that_members_read_are_not_forgotten(driver: ResetDriver) -> None:
+    consumer = driver.broker.consumer(driver.group)
+    consumer.subscribe([driver.topic])
     read(consumer, 3)
     consumer.commit(asynchronous=False)
 
     with pytest.raises(UserError, match=r"was not taken away: .*Nothing was changed"):
-        desk.apply(plan_deletion(desk.client, desk.group, {desk.topic: None}))
-    assert (["refused"], 3) == (desk.states(), desk.committed() and desk.committed().offset)  # type: ignore[union-attr]
+        driver.apply(plan_deletion(driver.client, driver.group, {driver.topic: None}))
+    assert (["refused"], 3) == (driver.states(), driver.committed() and driver.committed().offset)  # type: ignore[union-attr]
 
 
 class TestRefusals:
     """A change that the cluster refuses leaves nothing behind but its entry in the journal."""
 
-    def test_a_member_that_joins_between_look_and_commit_is_said_so(self, desk: Desk) -> None:
-        desk.commit(8)
-        plan = desk.plan(ToOffset(2))
-        original = desk.journal.add
+    def test_a_member_that_joins_between_look_and_commit_is_said_so(self, driver: ResetDriver) -> None:
+        driver.commit(8)
+        plan = driver.plan(ToOffset(2))
+        original = driver.journal.add
 
         def joins_then(change: Change) -> None:
             original(change)
-            consumer = desk.broker.consumer(desk.group)
-            consumer.subscribe([desk.topic])
+            consumer = driver.broker.consumer(driver.group)
+            consumer.subscribe([driver.topic])
             read(consumer, 1)
 
-        desk.journal.add = joins_then  # type: ignore[method-assign]
+        driver.journal.add = joins_then  # type: ignore[method-assign]
         with pytest.raises(UserError, match=r"it has active members; stop them and try again. Nothing was changed"):
-            desk.apply(plan)
-        assert (["refused"], Committed(offset=8)) == (desk.states(), desk.committed())
+            driver.apply(plan)
+        assert (["refused"], Committed(offset=8)) == (driver.states(), driver.committed())
 
-    def test_a_commit_that_is_refused_in_part_is_put_back(self, desk: Desk) -> None:
-        doomed = TopicPartition(desk.broker.create_topic("doomed"), 0)
-        desk.client.commit(desk.group, {desk.partition: 8, doomed: 0})
-        plan = plan_reset(desk.client, desk.group, None, ToLatest())
+    def test_a_commit_that_is_refused_in_part_is_put_back(self, driver: ResetDriver) -> None:
+        doomed = TopicPartition(driver.broker.create_topic("doomed"), 0)
+        driver.client.commit(driver.group, {driver.partition: 8, doomed: 0})
+        plan = plan_reset(driver.client, driver.group, None, ToLatest())
         plan = replace(plan, moves=[replace(move, after=Committed(offset=2)) for move in plan.moves])
-        original = desk.journal.add
+        original = driver.journal.add
 
         def is_deleted_then(change: Change) -> None:
             original(change)
-            desk.client.delete_topics([doomed.topic])
-            wait_until(lambda: doomed.topic not in desk.client.metadata([doomed.topic]).topics, "the topic is gone")
+            driver.client.delete_topics([doomed.topic])
+            wait_until(lambda: doomed.topic not in driver.client.metadata([doomed.topic]).topics, "the topic is gone")
 
-        desk.journal.add = is_deleted_then  # type: ignore[method-assign]
+        driver.journal.add = is_deleted_then  # type: ignore[method-assign]
         with pytest.raises(UserError, match=r"does not exist. The other partitions were put back, so nothing"):
-            desk.apply(plan)
-        assert (["taken back"], Committed(offset=8)) == (desk.states(), desk.committed())
+            driver.apply(plan)
+        assert (["taken back"], Committed(offset=8)) == (driver.states(), driver.committed())
 
-    def test_a_broker_that_goes_away_meanwhile_leaves_a_pending_change(self, our_desk: Desk) -> None:
-        desk = our_desk
-        desk.commit(8)
-        plan = desk.plan(ToOffset(2))
+    def test_a_broker_that_goes_away_meanwhile_leaves_a_pending_change(self, our_driver: ResetDriver) -> None:
+        driver = our_driver
+        driver.commit(8)
+        plan = driver.plan(ToOffset(2))
 
         def gone(*_: object) -> None:
             raise BrokerUnreachable("The broker went away.")
 
-        desk.client.commit = gone  # type: ignore[method-assign]
+        driver.client.commit = gone  # type: ignore[method-assign]
         with pytest.raises(UserError, match=r"is not known. The change \w+ is journaled as pending; finish_change"):
-            desk.apply(plan)
-        assert ["pending"] == desk.states()
+            driver.apply(plan)
+        assert ["pending"] == driver.states()
 
     def test_who_may_only_look_journals_nothing(self, our_broker: BrokerUnderTest, tmp_path: Path) -> None:
         with Client(our_broker.bootstrap_servers) as client:
-            desk = Desk(our_broker, client, tmp_path)
-            desk.commit(8)
+            driver = ResetDriver(our_broker, client, tmp_path)
+            driver.commit(8)
         with Client(our_broker.bootstrap_servers, read_only=True) as looking:
-            desk.client = looking
-            plan = desk.plan(ToOffset(2))
+            driver.client = looking
+            plan = driver.plan(ToOffset(2))
             with pytest.raises(ReadOnly):
-                desk.apply(plan)
-        assert [] == desk.states()
+                driver.apply(plan)
+        assert [] == driver.states()
 
-    def test_ctrl_c_while_it_is_watched_leaves_a_change_that_is_done(self, our_desk: Desk) -> None:
-        our_desk.commit(8)
+    def test_ctrl_c_while_it_is_watched_leaves_a_change_that_is_done(self, our_driver: ResetDriver) -> None:
+        our_driver.commit(8)
 
         def interrupt(_: int) -> None:
             raise KeyboardInterrupt
 
-        our_desk.meanwhile = interrupt
+        our_driver.meanwhile = interrupt
         with pytest.raises(KeyboardInterrupt):
-            our_desk.apply(our_desk.plan(ToOffset(2)))
-        assert (["done"], Committed(offset=2)) == (our_desk.states(), our_desk.committed())
+            our_driver.apply(our_driver.plan(ToOffset(2)))
+        assert (["done"], Committed(offset=2)) == (our_driver.states(), our_driver.committed())
 
 
 class TestMembers:
-    def test_members_are_named_with_host_and_partitions_and_waited_for(self, desk: Desk) -> None:
-        consumer = desk.broker.consumer(desk.group, client_id="worker-1")
-        consumer.subscribe([desk.topic])
+    def test_members_are_named_with_host_and_partitions_and_waited_for(self, driver: ResetDriver) -> None:
+        consumer = driver.broker.consumer(driver.group, client_id="worker-1")
+        consumer.subscribe([driver.topic])
         read(consumer, 1)
-        with pytest.raises(GroupActive, match=rf"worker-1 on [\d.]+ with {desk.partition}.*or call wait_until_empty"):
-            desk.plan(ToEarliest())
+        with pytest.raises(GroupActive, match=rf"worker-1 on [\d.]+ with {driver.partition}.*or call wait_until_empty"):
+            driver.plan(ToEarliest())
 
         waited: list[float] = []
 
@@ -350,15 +352,15 @@ class TestMembers:
             if len(waited) == 2:
                 consumer.close()
 
-        wait_until_empty(desk.client, desk.group, timeout_s=60, sleep=sleep)
+        wait_until_empty(driver.client, driver.group, timeout_s=60, sleep=sleep)
         assert len(waited) >= 2
-        assert desk.plan(ToEarliest()).moves
+        assert driver.plan(ToEarliest()).moves
 
-    def test_waiting_ends(self, desk: Desk) -> None:
-        consumer = desk.broker.consumer(desk.group, client_id="worker-1")
-        consumer.subscribe([desk.topic])
+    def test_waiting_ends(self, driver: ResetDriver) -> None:
+        consumer = driver.broker.consumer(driver.group, client_id="worker-1")
+        consumer.subscribe([driver.topic])
         read(consumer, 1)
         waited: list[float] = []
         with pytest.raises(GroupActive, match="worker-1"):
-            wait_until_empty(desk.client, desk.group, timeout_s=2, sleep=waited.append)
+            wait_until_empty(driver.client, driver.group, timeout_s=2, sleep=waited.append)
         assert 2 == sum(waited)

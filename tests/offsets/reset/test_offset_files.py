@@ -15,7 +15,7 @@ from logmark.offsets.reset.offset_files import OffsetExport, export_offsets, par
 from tests.harness.brokers import BrokerUnderTest
 
 names = st.text("abcXYZ019._-", min_size=1, max_size=9)
-places = st.dictionaries(
+exports = st.dictionaries(
     st.builds(TopicPartition, names, st.integers(0, 999)),
     st.builds(Committed, offset=st.integers(0, 10**17), leader_epoch=st.integers(-1, 9), metadata=st.text(max_size=9)),
     min_size=1,
@@ -23,7 +23,7 @@ places = st.dictionaries(
 )
 
 
-@given(places)
+@given(exports)
 def test_json_brings_back_everything_and_csv_the_offsets(offsets: dict[TopicPartition, Committed]) -> None:
     made = OffsetExport(group="g", cluster_id="c", offsets=offsets)
 
@@ -31,7 +31,7 @@ def test_json_brings_back_everything_and_csv_the_offsets(offsets: dict[TopicPart
     assert (offsets, True) == (exact.offsets, exact.is_exact)
     assert not parse_offsets(made.to_json(), "another group", "a file").is_exact
     plain = parse_offsets(made.to_csv(), "g", "a file")
-    assert ({one: Committed(offset=place.offset) for one, place in offsets.items()}, False) == (
+    assert ({one: Committed(offset=stored.offset) for one, stored in offsets.items()}, False) == (
         plain.offsets, plain.is_exact,
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ def test_a_file_of_several_groups_has_four_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ("", "f.csv has no offsets of group g. Nothing was changed."),
         ("other,clicks,0,5\n", "f.csv has no offsets of group g; it has those of other. Nothing"),
@@ -67,10 +67,10 @@ def test_a_file_of_several_groups_has_four_columns() -> None:
         ('{"version": 1, "offsets": [{"topic": "t", "partition": 0}]}', "KeyError: 'offset'"),
     ],
 )
-def test_a_file_that_is_no_file_of_offsets_is_an_error(text: str, sentence: str) -> None:
+def test_a_file_that_is_no_file_of_offsets_is_an_error(text: str, message: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_offsets(text, "g", "f.csv")
-    assert sentence in str(refused.value)
+    assert message in str(refused.value)
     assert str(refused.value).endswith("Nothing was changed.")
 
 

@@ -24,7 +24,7 @@ from logmark.offsets.reset.targets import (
 CLICKS = TopicPartition("clicks", 0)
 
 
-def a_place(
+def group_partition(
     committed: int | Committed | None, start: int = 200, end: int = 1000, partition: TopicPartition = CLICKS
 ) -> GroupPartition:
     return GroupPartition(
@@ -36,9 +36,11 @@ def a_place(
     )
 
 
-def the_move(place: GroupPartition, target: Target, *, found: int | None = None, clamp: bool = False) -> PartitionMove:
-    answers = None if found is None else {place.partition: found}
-    (move,) = build_plan("fraud", [place], target, found=answers, clamp=clamp).moves
+def the_move(
+    planned: GroupPartition, target: Target, *, found: int | None = None, clamp: bool = False
+) -> PartitionMove:
+    answers = None if found is None else {planned.partition: found}
+    (move,) = build_plan("fraud", [planned], target, found=answers, clamp=clamp).moves
     return move
 
 
@@ -58,17 +60,17 @@ def the_move(place: GroupPartition, target: Target, *, found: int | None = None,
 def test_a_plan_counts_what_is_read_again_and_what_is_skipped(
     target: Target, to: int, read_again: int, skipped: int, lag_after: int
 ) -> None:
-    move = the_move(a_place(850), target)
+    move = the_move(group_partition(850), target)
 
     assert (to, read_again, skipped, lag_after) == (move.to, move.read_again, move.skipped, move.lag_after)
 
 
 def test_a_time_leads_to_the_record_that_was_found() -> None:
-    assert 640 == the_move(a_place(850), ToTime(1_709_596_800_000), found=640).to
+    assert 640 == the_move(group_partition(850), ToTime(1_709_596_800_000), found=640).to
 
 
 def test_a_time_after_the_last_record_leads_to_the_end_and_the_plan_says_so() -> None:
-    move = the_move(a_place(850), ToTime(1_709_596_800_000), found=-1)
+    move = the_move(group_partition(850), ToTime(1_709_596_800_000), found=-1)
 
     assert (1000, "no record at or after 2024-03-05T00:00:00.000Z: the end") == (move.to, move.note)
 
@@ -76,7 +78,7 @@ def test_a_time_after_the_last_record_leads_to_the_end_and_the_plan_says_so() ->
 @pytest.mark.parametrize("target", [ToOffset(199), ToOffset(1001), ToOffset(-1), ShiftBy(-651), ShiftBy(151)])
 def test_an_offset_out_of_range_is_refused_and_names_the_range(target: Target) -> None:
     with pytest.raises(UserError, match=r"out of range .* holds offsets 200 to 1000. Nothing was changed"):
-        the_move(a_place(850), target)
+        the_move(group_partition(850), target)
 
 
 @pytest.mark.parametrize(
@@ -88,26 +90,26 @@ def test_an_offset_out_of_range_is_refused_and_names_the_range(target: Target) -
     ],
 )
 def test_a_clamp_is_shown_in_the_plan(target: Target, to: int, note: str) -> None:
-    move = the_move(a_place(850), target, clamp=True)
+    move = the_move(group_partition(850), target, clamp=True)
 
     assert (to, note) == (move.to, move.note)
 
 
 def test_a_shift_needs_an_offset_to_shift_from() -> None:
     with pytest.raises(UserError, match="committed nothing in clicks-0"):
-        the_move(a_place(None), ShiftBy(-1))
+        the_move(group_partition(None), ShiftBy(-1))
 
 
 def test_a_partition_without_a_commit_reads_nothing_again_and_skips_nothing() -> None:
-    move = the_move(a_place(None), ToEarliest())
+    move = the_move(group_partition(None), ToEarliest())
 
     assert (0, 0, 800, True) == (move.read_again, move.skipped, move.lag_after, move.is_change)
 
 
 def test_expired_records_are_not_counted_as_read_again_or_skipped() -> None:
-    assert 0 == the_move(a_place(50), ToEarliest()).read_again
-    assert 0 == the_move(a_place(50), ToEarliest()).skipped
-    assert 800 == the_move(a_place(50), ToLatest()).skipped
+    assert 0 == the_move(group_partition(50), ToEarliest()).read_again
+    assert 0 == the_move(group_partition(50), ToEarliest()).skipped
+    assert 800 == the_move(group_partition(50), ToLatest()).skipped
 
 
 def test_a_log_that_could_not_be_asked_stops_the_whole_plan() -> None:
@@ -116,13 +118,13 @@ def test_a_log_that_could_not_be_asked_stops_the_whole_plan() -> None:
     )
 
     with pytest.raises(UserError, match=r"It has no leader. Nothing was changed"):
-        build_plan("fraud", [a_place(3, partition=TopicPartition("clicks", 1)), broken], ToEarliest())
+        build_plan("fraud", [group_partition(3, partition=TopicPartition("clicks", 1)), broken], ToEarliest())
 
 
 def test_moves_are_in_order_of_topic_and_partition() -> None:
     names = [TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 2)]
 
-    plan = build_plan("fraud", [a_place(300, partition=one) for one in names], ToEarliest())
+    plan = build_plan("fraud", [group_partition(300, partition=one) for one in names], ToEarliest())
 
     assert [("a", 2), ("a", 10), ("b", 0)] == [tuple(move.partition) for move in plan.moves]
     assert (300, 0) == (plan.read_again, plan.skipped)
@@ -131,27 +133,27 @@ def test_moves_are_in_order_of_topic_and_partition() -> None:
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(-2000, 2000))
 def test_a_clamped_plan_stays_in_the_log_and_its_counts_add_up(one: int, other: int, committed: int, by: int) -> None:
     start, end = sorted((one, other))
-    place = a_place(committed, start=start, end=end)
-    move = the_move(place, ShiftBy(by), clamp=True)
-    assert place.lag is not None
+    planned = group_partition(committed, start=start, end=end)
+    move = the_move(planned, ShiftBy(by), clamp=True)
+    assert planned.lag is not None
 
     assert start <= move.to <= end
     assert move.read_again == 0 or move.skipped == 0
-    assert move.lag_after == place.lag.records + move.read_again - move.skipped
+    assert move.lag_after == planned.lag.records + move.read_again - move.skipped
 
 
 def test_metadata_is_kept_and_the_leader_epoch_goes_with_its_offset() -> None:
     here = Committed(offset=850, leader_epoch=4, metadata="m")
 
-    assert Committed(offset=500, metadata="m") == the_move(a_place(here), ToOffset(500)).after
-    stays = the_move(a_place(here), ToOffset(850))
+    assert Committed(offset=500, metadata="m") == the_move(group_partition(here), ToOffset(500)).after
+    stays = the_move(group_partition(here), ToOffset(850))
     assert (here, False) == (stays.after, stays.is_change)
 
 
 def test_to_current_commits_the_same_again_and_goes_to_the_end_where_nothing_is_committed() -> None:
     here = Committed(offset=850, leader_epoch=4, metadata="m")
-    again = the_move(a_place(here), ToCurrent())
-    new = the_move(a_place(None), ToCurrent())
+    again = the_move(group_partition(here), ToCurrent())
+    new = the_move(group_partition(None), ToCurrent())
 
     assert (here, True, "committed again as it is") == (again.after, again.is_change, again.note)
     assert (1000, "nothing committed yet; the end") == (new.to, new.note)
@@ -160,9 +162,10 @@ def test_to_current_commits_the_same_again_and_goes_to_the_end_where_nothing_is_
 def test_offsets_of_their_own_are_taken_with_their_metadata_only_where_that_is_exact() -> None:
     here, there = Committed(offset=850, metadata="mine"), Committed(offset=500, leader_epoch=3, metadata="theirs")
 
-    copied = the_move(a_place(here), ToOffsets({CLICKS: there}, "group other"))
-    exact = the_move(a_place(here), ToOffsets({CLICKS: there}, "a file", is_exact=True))
-    clamped = the_move(a_place(here), ToOffsets({CLICKS: Committed(offset=5)}, "a file", is_exact=True), clamp=True)
+    copied = the_move(group_partition(here), ToOffsets({CLICKS: there}, "group other"))
+    exact = the_move(group_partition(here), ToOffsets({CLICKS: there}, "a file", is_exact=True))
+    too_low = ToOffsets({CLICKS: Committed(offset=5)}, "a file", is_exact=True)
+    clamped = the_move(group_partition(here), too_low, clamp=True)
 
     assert (Committed(offset=500, metadata="mine"), False) == (copied.after, copied.is_exact)
     assert (there, True) == (exact.after, exact.is_exact)
@@ -173,9 +176,9 @@ def test_offsets_of_their_own_are_taken_with_their_metadata_only_where_that_is_e
 def test_a_key_leads_just_before_or_after_its_record_and_other_partitions_stay(is_after: bool, to: int) -> None:
     other, empty = TopicPartition("clicks", 1), TopicPartition("clicks", 2)
     found = {CLICKS: FoundRecord(offset=640, timestamp_ms=1_709_596_800_000)}
-    places = [a_place(850), a_place(300, partition=other), a_place(None, partition=empty)]
+    partitions = [group_partition(850), group_partition(300, partition=other), group_partition(None, partition=empty)]
 
-    moves = build_plan("fraud", places, ToKey(key=b"k", is_after=is_after, found=found)).moves
+    moves = build_plan("fraud", partitions, ToKey(key=b"k", is_after=is_after, found=found)).moves
 
     assert [(to, True), (300, False), (None, False)] == [(move.to, move.is_change) for move in moves]
     assert [
@@ -212,7 +215,7 @@ def test_a_plan_says_in_words_what_was_asked_for(target: Target, words: str) -> 
 
 class TestAGroupThatMovesMeanwhile:
     def plan(self, target: Target) -> ResetPlan:
-        return build_plan("fraud", [a_place(Committed(offset=850, metadata="old"))], target)
+        return build_plan("fraud", [group_partition(Committed(offset=850, metadata="old"))], target)
 
     def test_an_absolute_plan_keeps_its_offset_and_counts_again(self) -> None:
         now = {CLICKS: Committed(offset=900, metadata="new")}

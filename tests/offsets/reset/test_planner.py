@@ -45,7 +45,7 @@ def test_the_lag_of_a_group_is_the_sum_over_its_partitions(broker: BrokerUnderTe
 
     (view,) = inspect_groups(client, [group])
 
-    assert [742, 10] == [place.lag.records for place in view.partitions if place.lag]
+    assert [742, 10] == [one.lag.records for one in view.partitions if one.lag]
     assert 752 == view.lag
     assert group in take_sample(client).groups
 
@@ -57,7 +57,7 @@ def test_what_expired_unread_is_lost_and_no_lag(broker: BrokerUnderTest, client:
 
     (view,) = inspect_groups(client, [group])
 
-    assert [Lag(records=4, lost=4)] == [place.lag for place in view.partitions]
+    assert [Lag(records=4, lost=4)] == [one.lag for one in view.partitions]
 
 
 def test_a_partition_that_is_owned_and_never_committed_has_an_offset_without_a_lag(
@@ -70,22 +70,22 @@ def test_a_partition_that_is_owned_and_never_committed_has_an_offset_without_a_l
 
     (view,) = inspect_groups(client, [group])
 
-    (place,) = view.partitions
-    assert (None, None, 10) == (place.committed, place.lag, place.end)
-    assert place.member is not None and "worker-1" == place.member.client_id
+    (partition,) = view.partitions
+    assert (None, None, 10) == (partition.committed, partition.lag, partition.end)
+    assert partition.member is not None and "worker-1" == partition.member.client_id
 
 
 def test_a_reset_moves_every_partition_and_is_read_back(broker: BrokerUnderTest, client: Client) -> None:
     topic, group = a_topic(broker, partitions=2), broker.group("fraud")
-    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    client.commit(group, {places[0]: 8, places[1]: 3})
+    partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    client.commit(group, {partitions[0]: 8, partitions[1]: 3})
 
     plan = plan_reset(client, group, {topic: None}, ToOffset(5))
     assert (3, 2) == (plan.read_again, plan.skipped)
-    assert {places[0]: Committed(offset=8), places[1]: Committed(offset=3)} == client.committed(group)
+    assert {partitions[0]: Committed(offset=8), partitions[1]: Committed(offset=3)} == client.committed(group)
 
     apply_now(client, plan)
-    assert {places[0]: Committed(offset=5), places[1]: Committed(offset=5)} == client.committed(group)
+    assert {partitions[0]: Committed(offset=5), partitions[1]: Committed(offset=5)} == client.committed(group)
 
 
 def test_a_reset_of_one_partition_leaves_the_others(broker: BrokerUnderTest, client: Client) -> None:
@@ -94,7 +94,7 @@ def test_a_reset_of_one_partition_leaves_the_others(broker: BrokerUnderTest, cli
 
     apply_now(client, plan_reset(client, group, {topic: [1]}, ToLatest()))
 
-    assert [8, 10] == [place.offset for place in client.committed(group).values()]
+    assert [8, 10] == [stored.offset for stored in client.committed(group).values()]
 
 
 def test_a_reset_to_a_time_finds_the_first_record_at_or_after_it(broker: BrokerUnderTest, client: Client) -> None:
@@ -131,7 +131,7 @@ def test_an_unknown_group_is_created_only_when_that_is_wanted(broker: BrokerUnde
     plan = plan_reset(client, group, {topic: None}, ToEarliest(), create_group=True)
     assert plan.creates_group
     apply_now(client, plan)
-    assert [0] == [place.offset for place in client.committed(group).values()]
+    assert [0] == [stored.offset for stored in client.committed(group).values()]
 
 
 def test_an_unknown_topic_or_partition_is_refused(broker: BrokerUnderTest, client: Client) -> None:
@@ -164,7 +164,7 @@ def test_a_group_that_wakes_up_after_the_plan_is_not_moved(broker: BrokerUnderTe
 
     with pytest.raises(UserError, match="is active"):
         apply_now(client, plan)
-    assert [4] == [place.offset for place in client.committed(group).values()]
+    assert [4] == [stored.offset for stored in client.committed(group).values()]
 
 
 def test_a_group_that_has_only_moved_forward_goes_to_an_absolute_offset_all_the_same(
@@ -178,7 +178,7 @@ def test_a_group_that_has_only_moved_forward_goes_to_an_absolute_offset_all_the_
     applied = apply_now(client, plan)
 
     assert (2, 4) == (plan.read_again, applied.plan.read_again)
-    assert [2] == [place.offset for place in client.committed(group).values()]
+    assert [2] == [stored.offset for stored in client.committed(group).values()]
     assert {TopicPartition(topic, 0): Committed(offset=6)} == applied.change.before
 
 

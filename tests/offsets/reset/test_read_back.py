@@ -1,4 +1,4 @@
-"""What became of a place that was set, by what is read back."""
+"""What became of a committed offset that was set, by what is read back."""
 
 import pytest
 
@@ -58,7 +58,7 @@ SET = by("q", 5, 100, at=30)  # a reset to 30 that kept the mark
             SET,
             by("q", 6, 30),
             ReadBack.PICKED_UP,
-            "a tool had wiped the mark, but it is the place",
+            "a tool had wiped the mark, but it is the same offset",
         ),
         (None, Committed(offset=3), by("q", 6, 3), ReadBack.PICKED_UP, "a new query began there"),
         (MARKED, SET, by("other", 6, 30), ReadBack.PICKED_UP, "another query took the group over there"),

@@ -32,7 +32,7 @@ from tests.offsets.reset.killed_process import AT_ONCE
 RECORDS = 10
 
 
-class Desk:
+class UndoDriver:
     """A topic with ten records in each of three partitions, groups in it, and a journal."""
 
     def __init__(self, broker: BrokerUnderTest, client: Client, folder: Path) -> None:
@@ -44,14 +44,14 @@ class Desk:
         self.journal = FileJournal(folder / "journal.jsonl")
         self.group = broker.group("fraud")
 
-    def new_life(self, places: dict[TopicPartition, Committed]) -> None:
+    def new_life(self, offsets: dict[TopicPartition, Committed]) -> None:
         """Another group, which has committed these offsets, and an empty journal."""
         self.group = f"fraud-{uuid.uuid4().hex[:8]}"
         self.journal.path.unlink(missing_ok=True)
-        if places:
-            self.client.commit(self.group, places)
+        if offsets:
+            self.client.commit(self.group, offsets)
 
-    def stands(self) -> dict[TopicPartition, Committed]:
+    def committed(self) -> dict[TopicPartition, Committed]:
         return self.client.committed(self.group)
 
     def reset(self, target: Target, partitions: list[int] | None = None) -> AppliedReset:
@@ -69,42 +69,44 @@ class Desk:
 
 
 @pytest.fixture
-def desk(broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Desk]:
+def driver(broker: BrokerUnderTest, tmp_path: Path) -> Iterator[UndoDriver]:
     with Client(broker.bootstrap_servers) as client:
-        yield Desk(broker, client, tmp_path)
+        yield UndoDriver(broker, client, tmp_path)
 
 
 offsets = st.integers(0, RECORDS)
-places = st.builds(Committed, offset=offsets, leader_epoch=st.integers(-1, 3), metadata=st.text("aé{ =", max_size=5))
+committed_offsets = st.builds(
+    Committed, offset=offsets, leader_epoch=st.integers(-1, 3), metadata=st.text("aé{ =", max_size=5)
+)
 targets = st.one_of(
     st.just(ToEarliest()),
     st.just(ToLatest()),
     st.builds(ToOffset, offsets),
     st.builds(ShiftBy, st.integers(-12, 12)),
     st.just(ToCurrent()),
-    st.lists(places, min_size=3, max_size=3),
+    st.lists(committed_offsets, min_size=3, max_size=3),
     st.just("delete"),
 )
 steps = st.lists(st.tuples(targets, st.sets(st.integers(0, 2), min_size=1)), max_size=6)
 
 
-def take(desk: Desk, target: Target | list[Committed] | str, partitions: list[int]) -> None:
+def take(driver: UndoDriver, target: Target | list[Committed] | str, partitions: list[int]) -> None:
     """Makes one change, if it changes anything."""
     if target == "delete":
-        plan = plan_deletion(desk.client, desk.group, {desk.topic: partitions})
+        plan = plan_deletion(driver.client, driver.group, {driver.topic: partitions})
     else:
         if isinstance(target, list):
-            target = ToOffsets(dict(zip(desk.partitions, target, strict=True)), "a file", is_exact=True)
+            target = ToOffsets(dict(zip(driver.partitions, target, strict=True)), "a file", is_exact=True)
         assert not isinstance(target, str)
         if isinstance(target, ShiftBy):
-            partitions = [one for one in partitions if TopicPartition(desk.topic, one) in desk.stands()]
+            partitions = [one for one in partitions if TopicPartition(driver.topic, one) in driver.committed()]
         if not partitions:
             return
         plan = plan_reset(
-            desk.client, desk.group, {desk.topic: partitions}, target, create_group=True, clamp=True
+            driver.client, driver.group, {driver.topic: partitions}, target, create_group=True, clamp=True
         )  # fmt: skip
     if plan.changes:
-        desk.apply(plan)
+        driver.apply(plan)
 
 
 @pytest.mark.timeout(1800)
@@ -112,125 +114,126 @@ def take(desk: Desk, target: Target | list[Committed] | str, partitions: list[in
     "many", [pytest.param(False, id="some"), pytest.param(True, id="many", marks=pytest.mark.soak)]
 )
 def test_undoing_any_sequence_of_changes_in_reverse_restores_offset_metadata_and_epoch_exactly(
-    desk: Desk, many: bool, record_property: Callable[[str, object], None]
+    driver: UndoDriver, many: bool, record_property: Callable[[str, object], None]
 ) -> None:
-    examples = (8 if desk.broker.kind == "kafka" else 40) * (25 if many else 1)
+    examples = (8 if driver.broker.kind == "kafka" else 40) * (25 if many else 1)
     undone: list[int] = []
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
-    @given(st.dictionaries(st.sampled_from(desk.partitions), places), steps)
+    @given(st.dictionaries(st.sampled_from(driver.partitions), committed_offsets), steps)
     def holds(before: dict[TopicPartition, Committed], taken: list[tuple[Target, set[int]]]) -> None:
-        desk.new_life(before)
+        driver.new_life(before)
         after = [before]
         for target, partitions in taken:
-            if desk.stands() or target != "delete":
-                take(desk, target, sorted(partitions))
-                after.append(desk.stands())
-        changes = [one.id for one in desk.journal.changes()]
+            if driver.committed() or target != "delete":
+                take(driver, target, sorted(partitions))
+                after.append(driver.committed())
+        changes = [one.id for one in driver.journal.changes()]
         for _ in changes:
-            desk.undo()
+            driver.undo()
         undone.append(len(changes))
-        assert before == desk.stands()
-        assert ["undone"] * len(changes) == [one.state for one in desk.journal.changes() if one.undoes is None]
+        assert before == driver.committed()
+        assert ["undone"] * len(changes) == [one.state for one in driver.journal.changes() if one.undoes is None]
         with pytest.raises(UserError, match="no change of this cluster that could be undone"):
-            desk.undo()
+            driver.undo()
         # And forward again: the undoing is undone, the last first.
-        undoing = [one.id for one in desk.journal.changes() if one.undoes is not None]
+        undoing = [one.id for one in driver.journal.changes() if one.undoes is not None]
         for id in reversed(undoing):
-            desk.undo(id)
-        assert after[-1] == desk.stands()
+            driver.undo(id)
+        assert after[-1] == driver.committed()
 
     holds()
     record_property("sequences", len(undone))
     record_property("changes undone and redone", sum(undone))
 
 
-def test_an_undo_is_journaled_and_can_be_undone(desk: Desk) -> None:
-    desk.new_life({desk.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="m")})
-    made = desk.reset(ToOffset(2))
+def test_an_undo_is_journaled_and_can_be_undone(driver: UndoDriver) -> None:
+    driver.new_life({driver.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="m")})
+    made = driver.reset(ToOffset(2))
 
-    undone = desk.undo()
+    undone = driver.undo()
     assert undone is not None
     assert ("undo", made.change.id, f"undo of {made.change.id} (reset to offset 2)") == (
         undone.change.action, undone.change.undoes, undone.change.how,
     )  # fmt: skip
-    assert {desk.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="m")} == desk.stands()
-    assert ["undone", "done"] == desk.states()
+    assert {driver.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="m")} == driver.committed()
+    assert ["undone", "done"] == driver.states()
 
-    redone = desk.undo(undone.change.id)
+    redone = driver.undo(undone.change.id)
     assert redone is not None
-    assert [2, 2, 2] == [one.offset for one in desk.stands().values()]
-    assert ["done", "undone", "done"] == desk.states()
+    assert [2, 2, 2] == [one.offset for one in driver.committed().values()]
+    assert ["done", "undone", "done"] == driver.states()
 
-    desk.undo()
-    assert ["undone", "undone", "done", "done"] == desk.states()
-    assert [7] == [one.offset for one in desk.stands().values()]
+    driver.undo()
+    assert ["undone", "undone", "done", "done"] == driver.states()
+    assert [7] == [one.offset for one in driver.committed().values()]
 
 
-def test_a_group_that_moved_on_is_not_put_back_by_accident(desk: Desk) -> None:
-    desk.new_life(dict.fromkeys(desk.partitions[:2], Committed(offset=7)))
-    made = desk.reset(ToOffset(2), [0, 1])
-    desk.client.commit(desk.group, {desk.partitions[0]: 9, desk.partitions[1]: 4})
+def test_a_group_that_moved_on_is_not_put_back_by_accident(driver: UndoDriver) -> None:
+    driver.new_life(dict.fromkeys(driver.partitions[:2], Committed(offset=7)))
+    made = driver.reset(ToOffset(2), [0, 1])
+    driver.client.commit(driver.group, {driver.partitions[0]: 9, driver.partitions[1]: 4})
 
     with pytest.raises(ChangeConflict) as refused:
-        desk.undo()
+        driver.undo()
     assert (
-        f"Undoing {made.change.id} would not be right any more: group {desk.group} has moved on: {desk.partitions[0]} "
-        f"had committed 2 and has committed 9 now; {desk.partitions[1]} had committed 2 and has committed 4 now. 2 of "
-        "its records would be read twice, and 3 of its records would not be read. Nothing was changed; pass force=True "
+        f"Undoing {made.change.id} would not be right any more: group {driver.group} has moved on: "
+        f"{driver.partitions[0]} had committed 2 and has committed 9 now; {driver.partitions[1]} had committed 2 and "
+        "has committed 4 now. 2 of its records would be read twice, and 3 of its records would not be read. "
+        "Nothing was changed; pass force=True "
         "to do it all the same, or reset the group to where it shall start."
     ) == str(refused.value)
-    assert [9, 4] == [one.offset for one in desk.stands().values()]
-    assert ["done"] == desk.states()
+    assert [9, 4] == [one.offset for one in driver.committed().values()]
+    assert ["done"] == driver.states()
 
-    desk.undo(force=True)
-    assert [7, 7] == [one.offset for one in desk.stands().values()]
-
-
-def test_an_undo_is_exact_also_where_a_reader_commits_between_plan_and_change(desk: Desk) -> None:
-    before = {desk.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="old")}
-    desk.new_life(before)
-    made = desk.reset(ToOffset(2), [0])
-    plan = plan_undo(desk.client, made.change)
-    desk.client.commit(desk.group, {desk.partitions[0]: Committed(offset=3, metadata="new")})
-
-    desk.apply(plan)
-
-    assert before == desk.stands()
+    driver.undo(force=True)
+    assert [7, 7] == [one.offset for one in driver.committed().values()]
 
 
-def test_a_topic_that_was_created_again_is_another_one(desk: Desk) -> None:
-    topic = desk.broker.create_topic("short-lived")
-    desk.broker.produce(topic, ["x"] * 4)
-    desk.new_life({TopicPartition(topic, 0): Committed(offset=4)})
-    made = desk.apply(plan_reset(desk.client, desk.group, None, ToEarliest()))
-    desk.client.delete_topics([topic])
+def test_an_undo_is_exact_also_where_a_reader_commits_between_plan_and_change(driver: UndoDriver) -> None:
+    before = {driver.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="old")}
+    driver.new_life(before)
+    made = driver.reset(ToOffset(2), [0])
+    plan = plan_undo(driver.client, made.change)
+    driver.client.commit(driver.group, {driver.partitions[0]: Committed(offset=3, metadata="new")})
+
+    driver.apply(plan)
+
+    assert before == driver.committed()
+
+
+def test_a_topic_that_was_created_again_is_another_one(driver: UndoDriver) -> None:
+    topic = driver.broker.create_topic("short-lived")
+    driver.broker.produce(topic, ["x"] * 4)
+    driver.new_life({TopicPartition(topic, 0): Committed(offset=4)})
+    made = driver.apply(plan_reset(driver.client, driver.group, None, ToEarliest()))
+    driver.client.delete_topics([topic])
 
     with pytest.raises(ChangeConflict, match=rf"topic {topic} does not exist any more\. Nothing was changed"):
-        desk.undo()
-    desk.broker.create_topic("short-lived")
+        driver.undo()
+    driver.broker.create_topic("short-lived")
     with pytest.raises(ChangeConflict, match=rf"topic {topic} is another one of the same name, made since"):
-        desk.undo(made.change.id)
+        driver.undo(made.change.id)
 
 
-def test_what_has_expired_since_is_said(desk: Desk) -> None:
-    desk.new_life({desk.partitions[0]: Committed(offset=1)})
-    made = desk.reset(ToOffset(6), [0])
-    desk.broker.delete_records(desk.topic, 5)
+def test_what_has_expired_since_is_said(driver: UndoDriver) -> None:
+    driver.new_life({driver.partitions[0]: Committed(offset=1)})
+    made = driver.reset(ToOffset(6), [0])
+    driver.broker.delete_records(driver.topic, 5)
 
-    (move,) = plan_undo(desk.client, made.change).moves
+    (move,) = plan_undo(driver.client, made.change).moves
     assert "4 records from 1 on have expired" == move.note
 
 
-def test_a_group_with_members_is_not_put_back(desk: Desk) -> None:
-    desk.new_life(dict.fromkeys(desk.partitions, Committed(offset=7)))
-    desk.reset(ToOffset(2))
-    consumer = desk.broker.consumer(desk.group)
-    consumer.subscribe([desk.topic])
+def test_a_group_with_members_is_not_put_back(driver: UndoDriver) -> None:
+    driver.new_life(dict.fromkeys(driver.partitions, Committed(offset=7)))
+    driver.reset(ToOffset(2))
+    consumer = driver.broker.consumer(driver.group)
+    consumer.subscribe([driver.topic])
     read(consumer, 1)
 
     with pytest.raises(UserError, match="is active"):
-        desk.undo()
+        driver.undo()
 
 
 @pytest.mark.parametrize("state", ["undone", "taken back", "refused", "overwritten"])
@@ -263,68 +266,72 @@ class TestKilled:
     """A change that is killed at any step is pending with both ways out, or did nothing, or is done."""
 
     @pytest.fixture
-    def desk(self, our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Desk]:
+    def driver(self, our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[UndoDriver]:
         with Client(our_broker.bootstrap_servers) as client:
-            yield Desk(our_broker, client, tmp_path)
+            yield UndoDriver(our_broker, client, tmp_path)
 
     @pytest.mark.parametrize("way_out", ["finish", "undo"])
     @pytest.mark.parametrize("kind", ["reset", "delete", "undo"])
     @pytest.mark.parametrize("step", killed_process.STEPS)
-    def test_a_killed_change_is_finished_or_undone(self, desk: Desk, kind: str, step: str, way_out: str) -> None:
+    def test_a_killed_change_is_finished_or_undone(
+        self, driver: UndoDriver, kind: str, step: str, way_out: str
+    ) -> None:
         before = {
-            desk.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="m"),
-            desk.partitions[1]: Committed(offset=9),
+            driver.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="m"),
+            driver.partitions[1]: Committed(offset=9),
         }
-        after = {one: Committed(offset=2, metadata="m" if one == desk.partitions[0] else "") for one in desk.partitions}
-        desk.new_life(before)
+        after = {
+            one: Committed(offset=2, metadata="m" if one == driver.partitions[0] else "") for one in driver.partitions
+        }
+        driver.new_life(before)
         if kind == "undo":
-            desk.reset(ToOffset(2))
+            driver.reset(ToOffset(2))
             before, after = after, before
         elif kind == "delete":
             after = {}
-        earlier = desk.states()
-        self.die(desk, kind, step)
+        earlier = driver.states()
+        self.die(driver, kind, step)
 
         # An undo that commits in some partitions and deletes in another is killed between the two.
         between = {**after, **before} if kind == "undo" else after
         expected = {3: {**between, **after}, 4: after, 5: after}.get(killed_process.STEPS.index(step), before)
-        assert expected == desk.stands()
+        assert expected == driver.committed()
         if step == "before the journal":
-            assert earlier == desk.states(), "nothing was begun"
+            assert earlier == driver.states(), "nothing was begun"
             return
-        last = list_changes(desk.client, journal=desk.journal)[-1]
+        last = list_changes(driver.client, journal=driver.journal)[-1]
         if step == "after the end":
             assert "done" == last.state
             return
         assert "pending" == last.state
         if way_out == "finish":
-            finish_change(desk.client, last.id, journal=desk.journal, patience=AT_ONCE)
-            assert (after, "done") == (desk.stands(), desk.journal.changes()[len(earlier)].state)
-            assert earlier == [] or "undone" == desk.states()[0]
+            finish_change(driver.client, last.id, journal=driver.journal, patience=AT_ONCE)
+            assert (after, "done") == (driver.committed(), driver.journal.changes()[len(earlier)].state)
+            assert earlier == [] or "undone" == driver.states()[0]
         else:
-            desk.undo(last.id)
-            assert (before, "taken back") == (desk.stands(), desk.journal.changes()[len(earlier)].state)
-            assert earlier == [] or "done" == desk.states()[0]
+            driver.undo(last.id)
+            assert (before, "taken back") == (driver.committed(), driver.journal.changes()[len(earlier)].state)
+            assert earlier == [] or "done" == driver.states()[0]
 
-    def test_a_group_that_stands_elsewhere_is_not_finished_by_accident(self, desk: Desk) -> None:
-        desk.new_life({desk.partitions[0]: Committed(offset=7)})
-        self.die(desk, "reset", "before the commit")
-        desk.client.commit(desk.group, {desk.partitions[0]: 8})
-        (pending,) = desk.journal.changes()
+    def test_a_group_that_stands_elsewhere_is_not_finished_by_accident(self, driver: UndoDriver) -> None:
+        driver.new_life({driver.partitions[0]: Committed(offset=7)})
+        self.die(driver, "reset", "before the commit")
+        driver.client.commit(driver.group, {driver.partitions[0]: 8})
+        (pending,) = driver.journal.changes()
 
         with pytest.raises(ChangeConflict, match="had committed 7 and has committed 8 now"):
-            finish_change(desk.client, pending.id, journal=desk.journal, patience=AT_ONCE)
-        finish_change(desk.client, pending.id, journal=desk.journal, patience=AT_ONCE, force=True)
-        assert 2 == desk.stands()[desk.partitions[0]].offset
+            finish_change(driver.client, pending.id, journal=driver.journal, patience=AT_ONCE)
+        finish_change(driver.client, pending.id, journal=driver.journal, patience=AT_ONCE, force=True)
+        assert 2 == driver.committed()[driver.partitions[0]].offset
         with pytest.raises(UserError, match="is done and not pending"):
-            finish_change(desk.client, pending.id, journal=desk.journal, patience=AT_ONCE)
+            finish_change(driver.client, pending.id, journal=driver.journal, patience=AT_ONCE)
 
-    def die(self, desk: Desk, kind: str, step: str) -> None:
+    def die(self, driver: UndoDriver, kind: str, step: str) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.offsets.reset.killed_process"])
-        servers = desk.broker.bootstrap_servers
+        servers = driver.broker.bootstrap_servers
         process = context.Process(
-            target=killed_process.change, args=(servers, desk.group, desk.topic, desk.journal.path, kind, step)
+            target=killed_process.change, args=(servers, driver.group, driver.topic, driver.journal.path, kind, step)
         )
         process.start()
         process.join(60)
@@ -334,20 +341,20 @@ class TestKilled:
 @pytest.mark.kafka
 def test_a_group_of_the_newer_protocol_is_moved_and_put_back(apache_kafka: BrokerUnderTest, tmp_path: Path) -> None:
     with Client(apache_kafka.bootstrap_servers) as client:
-        desk = Desk(apache_kafka, client, tmp_path)
-        consumer = apache_kafka.consumer(desk.group, group_protocol="consumer")
-        consumer.subscribe([desk.topic])
+        driver = UndoDriver(apache_kafka, client, tmp_path)
+        consumer = apache_kafka.consumer(driver.group, group_protocol="consumer")
+        consumer.subscribe([driver.topic])
         read(consumer, 3 * RECORDS)
         consumer.commit(asynchronous=False)
         with pytest.raises(UserError, match="is active"):
-            desk.reset(ToOffset(2))
+            driver.reset(ToOffset(2))
         consumer.close()
-        before = desk.stands()
-        assert "consumer" == client.describe_groups([desk.group])[desk.group].type
+        before = driver.committed()
+        assert "consumer" == client.describe_groups([driver.group])[driver.group].type
 
-        desk.reset(ToOffset(2))
-        desk.apply(plan_deletion(client, desk.group, {desk.topic: [0]}))
-        assert [2, 2] == [one.offset for one in desk.stands().values()]
-        desk.undo()
-        desk.undo()
-        assert before == desk.stands()
+        driver.reset(ToOffset(2))
+        driver.apply(plan_deletion(client, driver.group, {driver.topic: [0]}))
+        assert [2, 2] == [one.offset for one in driver.committed().values()]
+        driver.undo()
+        driver.undo()
+        assert before == driver.committed()

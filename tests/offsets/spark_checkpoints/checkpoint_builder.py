@@ -35,7 +35,7 @@ def commit_file(version: int = 1, **fields: Any) -> bytes:
     return f"v{version}\n{dumped({'nextBatchWatermarkMs': 0, **fields})}".encode()
 
 
-class Made:
+class CheckpointBuilder:
     """A checkpoint's folder that a test fills."""
 
     def __init__(self, path: Path, *, first: Nested | None = None) -> None:
@@ -46,23 +46,23 @@ class Made:
         if first is not None:
             self.write("sources/0/0", b"\0v1\n" + kafka(first).encode(), FIRST_MS)
 
-    def batches(self, *ends: Nested, start: int = 0, **metadata: Any) -> "Made":
+    def batches(self, *ends: Nested, start: int = 0, **metadata: Any) -> "CheckpointBuilder":
         """Batches that ended there, each planned and committed."""
         for id, end in enumerate(ends, start):
             self.plan(id, kafka(end), **metadata)
             self.commit(id)
         return self
 
-    def plan(self, id: int, *lines: str, **more: Any) -> "Made":
+    def plan(self, id: int, *lines: str, **more: Any) -> "CheckpointBuilder":
         """Writes offsets/ID."""
         at_ms = FIRST_MS + 2000 * id
         return self.write(f"offsets/{id}", plan_file(*lines, at_ms=at_ms, **more), at_ms)
 
-    def commit(self, id: int, version: int = 1, **fields: Any) -> "Made":
+    def commit(self, id: int, version: int = 1, **fields: Any) -> "CheckpointBuilder":
         """Writes commits/ID."""
         return self.write(f"commits/{id}", commit_file(version, **fields), FIRST_MS + 2000 * id + 1000)
 
-    def write(self, name: str, content: bytes, at_ms: int) -> "Made":
+    def write(self, name: str, content: bytes, at_ms: int) -> "CheckpointBuilder":
         """Writes a file with its time, and the checksum that Hadoop puts beside it."""
         file = self.path / name
         file.parent.mkdir(parents=True, exist_ok=True)

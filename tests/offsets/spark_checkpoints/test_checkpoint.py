@@ -10,24 +10,24 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.spark_checkpoints.checkpoint import Checkpoint, read_checkpoint
 from logmark.offsets.spark_checkpoints.folder import open_folder
-from tests.offsets.spark_checkpoints.checkpoint_builder import FIRST_MS, QUERY, Made, dumped, ends, kafka
+from tests.offsets.spark_checkpoints.checkpoint_builder import FIRST_MS, QUERY, CheckpointBuilder, dumped, ends, kafka
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
-def read(made: Made, **more: int) -> Checkpoint:
-    return read_checkpoint(open_folder(str(made.path)), **more)
+def read(builder: CheckpointBuilder, **more: int) -> Checkpoint:
+    return read_checkpoint(open_folder(str(builder.path)), **more)
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return Made(tmp_path / "checkpoint", first=ends([0, 0]))
+def builder(tmp_path: Path) -> CheckpointBuilder:
+    return CheckpointBuilder(tmp_path / "checkpoint", first=ends([0, 0]))
 
 
-def test_a_query_stands_at_the_end_of_its_last_committed_batch(made: Made) -> None:
-    made.batches(ends([3, 3]), ends([6, 5]), ends([9, 9]))
+def test_a_query_stands_at_the_end_of_its_last_committed_batch(builder: CheckpointBuilder) -> None:
+    builder.batches(ends([3, 3]), ends([6, 5]), ends([9, 9]))
 
-    found = read(made)
+    found = read(builder)
 
     assert (QUERY, {P0: 9, P1: 9}, None) == (found.query_id, found.offsets, found.unfinished)
     assert [(0, 3, True), (1, 6, True), (2, 9, True)] == [
@@ -37,72 +37,72 @@ def test_a_query_stands_at_the_end_of_its_last_committed_batch(made: Made) -> No
     assert FIRST_MS + 5000 == found.last.committed_ms == found.changed_ms
 
 
-def test_a_batch_that_was_planned_and_not_committed_is_not_where_the_query_stands(made: Made) -> None:
-    made.batches(ends([3, 3])).plan(1, kafka(ends([6, 5])))
+def test_a_batch_that_was_planned_and_not_committed_is_not_where_the_query_stands(builder: CheckpointBuilder) -> None:
+    builder.batches(ends([3, 3])).plan(1, kafka(ends([6, 5])))
 
-    found = read(made)
+    found = read(builder)
 
     assert {P0: 3, P1: 3} == found.offsets
     assert found.unfinished is not None
     assert (1, {P0: 6, P1: 5}) == (found.unfinished.id, found.unfinished.offsets)
 
 
-def test_before_its_first_commit_a_query_stands_where_it_began(made: Made) -> None:
-    made.plan(0, kafka(ends([3, 3])))
+def test_before_its_first_commit_a_query_stands_where_it_began(builder: CheckpointBuilder) -> None:
+    builder.plan(0, kafka(ends([3, 3])))
 
-    assert {P0: 0, P1: 0} == read(made).offsets
+    assert {P0: 0, P1: 0} == read(builder).offsets
 
 
-def test_the_last_committed_batch_is_found_behind_the_batches_that_are_shown(made: Made) -> None:
-    made.batches(ends([3, 3])).plan(1, kafka(ends([6, 5])))
+def test_the_last_committed_batch_is_found_behind_the_batches_that_are_shown(builder: CheckpointBuilder) -> None:
+    builder.batches(ends([3, 3])).plan(1, kafka(ends([6, 5])))
 
-    found = read(made, batches=1)
+    found = read(builder, batches=1)
 
     assert [1] == [batch.id for batch in found.batches]
     assert {P0: 3, P1: 3} == found.offsets
 
 
-def test_only_the_last_batches_are_read(made: Made) -> None:
-    made.batches(*(ends([number, number]) for number in range(12)), start=90)
+def test_only_the_last_batches_are_read(builder: CheckpointBuilder) -> None:
+    builder.batches(*(ends([number, number]) for number in range(12)), start=90)
 
-    assert [99, 100, 101] == [batch.id for batch in read(made, batches=3).batches]
+    assert [99, 100, 101] == [batch.id for batch in read(builder, batches=3).batches]
 
 
-def test_temporary_files_and_checksums_are_no_batches_but_a_sign_of_life(made: Made) -> None:
-    made.batches(ends([3, 3])).write("offsets/.1.b1f3.tmp", b"", FIRST_MS + 77_000)
+def test_temporary_files_and_checksums_are_no_batches_but_a_sign_of_life(builder: CheckpointBuilder) -> None:
+    builder.batches(ends([3, 3])).write("offsets/.1.b1f3.tmp", b"", FIRST_MS + 77_000)
 
-    found = read(made)
+    found = read(builder)
 
     assert ([0], FIRST_MS + 77_000) == ([batch.id for batch in found.batches], found.changed_ms)
 
 
-def test_the_watermark_after_a_batch_is_the_later_of_both_files(made: Made) -> None:
-    made.plan(0, kafka(ends([3, 3])), batchWatermarkMs=5).commit(0, nextBatchWatermarkMs=9)
+def test_the_watermark_after_a_batch_is_the_later_of_both_files(builder: CheckpointBuilder) -> None:
+    builder.plan(0, kafka(ends([3, 3])), batchWatermarkMs=5).commit(0, nextBatchWatermarkMs=9)
 
-    assert 9 == read(made).last.watermark_ms
-
-
-def test_state_is_seen_in_its_folder_or_in_a_commit(made: Made) -> None:
-    made.batches(ends([3, 3]))
-    assert not read(made).has_state
-
-    made.plan(1, kafka(ends([4, 4]))).commit(1, 2, stateUniqueIds={"0": [["x"]]})
-    assert read(made).has_state
-
-    made.commit(1).write("state/0/0/1.delta", b"", FIRST_MS)
-    assert read(made).has_state
+    assert 9 == read(builder).last.watermark_ms
 
 
-def test_the_second_format_of_the_offset_log_is_read(made: Made) -> None:
-    made.plan(0, kafka(ends([3, 3])), version=2, sourceMetadataInfo={}).commit(0)
+def test_state_is_seen_in_its_folder_or_in_a_commit(builder: CheckpointBuilder) -> None:
+    builder.batches(ends([3, 3]))
+    assert not read(builder).has_state
 
-    assert {P0: 3, P1: 3} == read(made).offsets
+    builder.plan(1, kafka(ends([4, 4]))).commit(1, 2, stateUniqueIds={"0": [["x"]]})
+    assert read(builder).has_state
+
+    builder.commit(1).write("state/0/0/1.delta", b"", FIRST_MS)
+    assert read(builder).has_state
 
 
-def test_a_checkpoint_elsewhere_is_read_like_one_here(made: Made) -> None:
-    made.batches(ends([3, 3]), ends([6, 5]))
+def test_the_second_format_of_the_offset_log_is_read(builder: CheckpointBuilder) -> None:
+    builder.plan(0, kafka(ends([3, 3])), version=2, sourceMetadataInfo={}).commit(0)
+
+    assert {P0: 3, P1: 3} == read(builder).offsets
+
+
+def test_a_checkpoint_elsewhere_is_read_like_one_here(builder: CheckpointBuilder) -> None:
+    builder.batches(ends([3, 3]), ends([6, 5]))
     files = fsspec.filesystem("memory")
-    files.put(str(made.path), "/bucket/cp", recursive=True)
+    files.put(str(builder.path), "/bucket/cp", recursive=True)
 
     found = read_checkpoint(open_folder("memory://bucket/cp"))
 
@@ -112,7 +112,7 @@ def test_a_checkpoint_elsewhere_is_read_like_one_here(made: Made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "message"),
     [
         (
             dumped({"f": {}, "g": 1, "group": "billing", "q": "x", "t": {"clicks": {"0": 2}}}),
@@ -123,23 +123,23 @@ def test_a_checkpoint_elsewhere_is_read_like_one_here(made: Made) -> None:
         ("-", "not Kafka"),
     ],
 )
-def test_the_checkpoint_of_another_source_is_refused(made: Made, line: str, sentence: str) -> None:
-    made.plan(0, line).commit(0)
+def test_the_checkpoint_of_another_source_is_refused(builder: CheckpointBuilder, line: str, message: str) -> None:
+    builder.plan(0, line).commit(0)
 
-    with pytest.raises(UserError, match=sentence):
-        read(made)
+    with pytest.raises(UserError, match=message):
+        read(builder)
 
 
-def test_the_kind_of_another_source_is_named_where_it_is_known(made: Made) -> None:
+def test_the_kind_of_another_source_is_named_where_it_is_known(builder: CheckpointBuilder) -> None:
     info = {"0": {"sourceId": "0", "providerName": "delta", "apiVersion": "v1"}}
-    made.plan(0, '{"index":1}', version=2, sourceMetadataInfo=info).commit(0)
+    builder.plan(0, '{"index":1}', version=2, sourceMetadataInfo=info).commit(0)
 
     with pytest.raises(UserError, match="a query that reads delta, not Kafka"):
-        read(made)
+        read(builder)
 
 
 @pytest.mark.parametrize(
-    ("files", "sentence"),
+    ("files", "message"),
     [
         ([], r"There is no checkpoint at .*: no such folder, or an empty one\. Nothing was changed\."),
         (["x.parquet"], "is not a Spark checkpoint: it has no folder named offsets. Give the folder"),
@@ -148,24 +148,24 @@ def test_the_kind_of_another_source_is_named_where_it_is_known(made: Made) -> No
         (["offsets/.0.crc"], "has no batch yet: its query was stopped before its first one was planned"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused_with_what_it_is(tmp_path: Path, files: list[str], sentence: str) -> None:
+def test_what_is_no_checkpoint_is_refused_with_what_it_is(tmp_path: Path, files: list[str], message: str) -> None:
     for name in files:
         os.makedirs((tmp_path / "at" / name).parent, exist_ok=True)
         (tmp_path / "at" / name).touch()
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         read_checkpoint(open_folder(str(tmp_path / "at")))
 
 
-def test_a_damaged_name_of_the_query_is_an_error(made: Made) -> None:
-    made.batches(ends([3, 3])).write("metadata", b"{", FIRST_MS)
+def test_a_damaged_name_of_the_query_is_an_error(builder: CheckpointBuilder) -> None:
+    builder.batches(ends([3, 3])).write("metadata", b"{", FIRST_MS)
 
     with pytest.raises(UserError, match="metadata is damaged"):
-        read(made)
+        read(builder)
 
 
-def test_a_checkpoint_without_the_name_of_its_query_is_shown(made: Made) -> None:
-    made.batches(ends([3, 3]))
-    (made.path / "metadata").unlink()
+def test_a_checkpoint_without_the_name_of_its_query_is_shown(builder: CheckpointBuilder) -> None:
+    builder.batches(ends([3, 3]))
+    (builder.path / "metadata").unlink()
 
-    assert None is read(made).query_id
+    assert None is read(builder).query_id

@@ -21,7 +21,14 @@ from logmark.offsets.spark_checkpoints.folder import Folder, LocalFolder
 from logmark.offsets.spark_checkpoints.rewind import Rewind, apply_rewind, complete_rewind, is_last_batch, plan_rewind
 from logmark.offsets.spark_checkpoints.sinks import parse_sink
 from tests.harness.brokers import BrokerUnderTest
-from tests.offsets.spark_checkpoints.checkpoint_builder import FIRST_MS, Made, commit_file, dumped, kafka, plan_file
+from tests.offsets.spark_checkpoints.checkpoint_builder import (
+    FIRST_MS,
+    CheckpointBuilder,
+    commit_file,
+    dumped,
+    kafka,
+    plan_file,
+)
 
 BATCH_SINK = parse_sink("foreachBatch")
 # An hour after the last batch of these checkpoints.
@@ -34,12 +41,12 @@ class Query:
 
     client: Client
     topic: str
-    made: Made
+    builder: CheckpointBuilder
     journal: FileJournal
 
     @property
     def folder(self) -> LocalFolder:
-        return LocalFolder(self.made.path)
+        return LocalFolder(self.builder.path)
 
     @property
     def changes(self) -> list[Change]:
@@ -60,7 +67,7 @@ class Query:
         return planned
 
     @property
-    def stands(self) -> list[int]:
+    def committed(self) -> list[int]:
         found = read_checkpoint(self.folder).offsets
         return [found[self.at(0)], found[self.at(1)]]
 
@@ -76,8 +83,8 @@ def of(broker: BrokerUnderTest, folder: Path, client: Client) -> Query:
     for number in range(12):
         broker.produce(topic, [f"v{number}"], timestamp_ms=1_700_000_000_000 + 1000 * number)
     broker.produce(topic, ["a", "b", "c"], partition=1)
-    query = Query(client, topic, Made(folder / "checkpoint"), FileJournal(folder / "journal.jsonl"))
-    query.made.batches(query.ends(4, 1), query.ends(10, 3))
+    query = Query(client, topic, CheckpointBuilder(folder / "checkpoint"), FileJournal(folder / "journal.jsonl"))
+    query.builder.batches(query.ends(4, 1), query.ends(10, 3))
     return query
 
 
@@ -95,7 +102,7 @@ def ours(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Query]:
 
 
 def test_a_query_is_moved_by_a_batch_that_is_added_and_no_other_file_changes(query: Query) -> None:
-    before = query.made.files()
+    before = query.builder.files()
 
     change = query.append(query.plan(ToOffset(6), topics={query.topic: [0]}))
 
@@ -103,7 +110,7 @@ def test_a_query_is_moved_by_a_batch_that_is_added_and_no_other_file_changes(que
         "offsets/2": plan_file(kafka(query.ends(6, 3)), at_ms=NOW_MS),
         "commits/2": commit_file(),
     }
-    assert {**before, **added} == query.made.files()
+    assert {**before, **added} == query.builder.files()
     assert ("checkpoint", query.folder.url, "rewind", "to offset 6", "why", "done") == (
         change.subject, change.name, change.action, change.how, change.reason, change.state,
     )  # fmt: skip
@@ -133,29 +140,29 @@ def test_the_plan_says_what_is_read_again_and_what_is_skipped(
 
 def test_an_undo_is_one_more_batch_with_the_offsets_of_before_and_can_be_undone_itself(query: Query) -> None:
     change = query.append(query.plan(ToEarliest()))
-    assert [0, 0] == query.stands
+    assert [0, 0] == query.committed
 
     undone = query.append(query.undo(change))
-    assert ([10, 3], "undo", change.id, "3") == (query.stands, undone.action, undone.undoes, undone.details["batch"])
+    assert ([10, 3], "undo", change.id, "3") == (query.committed, undone.action, undone.undoes, undone.details["batch"])
 
     query.append(query.undo(undone))
-    assert [0, 0] == query.stands
+    assert [0, 0] == query.committed
 
 
 def test_an_undo_is_refused_after_the_query_ran_and_with_force_says_what_it_does(ours: Query) -> None:
     change = ours.append(ours.plan(ToEarliest()))
-    ours.made.batches(ours.ends(2, 1), start=3)
+    ours.builder.batches(ours.ends(2, 1), start=3)
 
     with pytest.raises(UserError, match=f"ran since change {change.id}: its last batch is 3, .* batch 2.*force=True"):
         ours.undo(change)
     with pytest.raises(UserError, match="may still run"):
         ours.undo(change, force=True)
 
-    ours.made.grow_old()
+    ours.builder.grow_old()
     forced = ours.undo(change, force=True)
     assert [8, 2] == [move.skipped for move in forced.plan.moves]
     ours.append(forced)
-    assert [10, 3] == ours.stands
+    assert [10, 3] == ours.committed
 
 
 def test_an_undo_to_what_has_expired_goes_to_the_log_start_and_says_so(broker: BrokerUnderTest, query: Query) -> None:
@@ -169,12 +176,14 @@ def test_an_undo_to_what_has_expired_goes_to_the_log_start_and_says_so(broker: B
 
 def test_the_watermark_and_the_versions_of_both_logs_are_kept(ours: Query) -> None:
     line = kafka(ours.ends(10, 3))
-    ours.made.plan(2, line, version=2, batchWatermarkMs=7, sourceMetadataInfo={}).commit(2, 3, nextBatchWatermarkMs=9)
+    ours.builder.plan(2, line, version=2, batchWatermarkMs=7, sourceMetadataInfo={}).commit(
+        2, 3, nextBatchWatermarkMs=9
+    )
 
     ours.append(ours.plan(ToOffset(1)))
 
     moved = kafka(ours.ends(1, 1))
-    files = ours.made.files()
+    files = ours.builder.files()
     assert files["offsets/3"] == plan_file(moved, version=2, at_ms=NOW_MS, batchWatermarkMs=7, sourceMetadataInfo={})
     assert files["commits/3"] == commit_file(3, nextBatchWatermarkMs=9)
 
@@ -187,7 +196,7 @@ def test_an_offset_out_of_range_is_refused_or_clamped_in_words(query: Query) -> 
 
 
 def test_an_offset_that_stays_below_the_log_start_is_a_warning(broker: BrokerUnderTest, query: Query) -> None:
-    query.made.batches(query.ends(10, 1), start=2)
+    query.builder.batches(query.ends(10, 1), start=2)
     broker.delete_records(query.topic, 2, partition=1)
 
     (warning,) = query.plan(ToOffset(6), topics={query.topic: [0]}).plan.warnings
@@ -208,51 +217,54 @@ def test_a_query_that_reads_what_is_committed_is_not_sent_behind_an_open_transac
         producer.flush(60)
 
         behind = query.plan(ToLatest()).plan.moves[0]
-        query.made.batches(query.ends(13, 3), start=2)
+        query.builder.batches(query.ends(13, 3), start=2)
         uncommitted = query.plan(ToLatest()).plan.moves[0]
         producer.abort_transaction(120)
 
     assert (12, 13) == (behind.to, uncommitted.to), "the second query has read what is not committed: it always may"
 
 
-REFUSALS: dict[str, tuple[Callable[[Made, str], object], str]] = {
+REFUSALS: dict[str, tuple[Callable[[CheckpointBuilder, str], object], str]] = {
     "a batch without its commit": (
-        lambda made, line: made.plan(2, line),
+        lambda builder, line: builder.plan(2, line),
         r"Batch 2 of .* was planned, and its commit is missing.* let it finish batch 2 \(trigger availableNow does",
     ),
     "a commit without its batch": (
-        lambda made, line: made.commit(2),
+        lambda builder, line: builder.commit(2),
         "is damaged: batch 2 is committed, and the last one that was planned is 1",
     ),
-    "several sources": (lambda made, line: made.plan(2, line, line).commit(2), "has 2 sources"),
-    "state": (lambda made, line: made.write("state/0/0/1.delta", b"", FIRST_MS), "keeps state .* plan_group_seed"),
+    "several sources": (lambda builder, line: builder.plan(2, line, line).commit(2), "has 2 sources"),
+    "state": (
+        lambda builder, line: builder.write("state/0/0/1.delta", b"", FIRST_MS),
+        "keeps state .* plan_group_seed",
+    ),
     "an unknown version of the offset log": (
-        lambda made, line: made.write("offsets/2", b"v9\n{}\n" + line.encode(), FIRST_MS),
+        lambda builder, line: builder.write("offsets/2", b"v9\n{}\n" + line.encode(), FIRST_MS),
         "has version 9 of its format, and this Logmark knows 1 and 2",
     ),
     "an unknown version of the commit log": (
-        lambda made, line: made.plan(2, line).write("commits/2", b"v9\n{}", FIRST_MS),
+        lambda builder, line: builder.plan(2, line).write("commits/2", b"v9\n{}", FIRST_MS),
         "has version 9 of its format, and this Logmark knows 1, 2 and 3",
     ),
     "a change in the last minute": (
-        lambda made, line: made.write("commits/1", commit_file(), NOW_MS - 59_000),
+        lambda builder, line: builder.write("commits/1", commit_file(), NOW_MS - 59_000),
         "may still run: .* was written to at .*, 59 s ago.* is_stopped=True if you did",
     ),
     "a file that is being written": (
-        lambda made, line: made.write("offsets/.2.77.tmp", b"", NOW_MS),
+        lambda builder, line: builder.write("offsets/.2.77.tmp", b"", NOW_MS),
         "may still run: .*, 0 ms ago",
     ),
-    "no name of the query": (lambda made, line: (made.path / "metadata").unlink(), "has no file named metadata"),
+    "no name of the query": (lambda builder, line: (builder.path / "metadata").unlink(), "has no file named metadata"),
     "an order of Spark's own": (
-        lambda made, line: made.plan(2, line, version=2, controlBatchInfo={"operationType": "x"}).commit(2),
+        lambda builder, line: builder.plan(2, line, version=2, controlBatchInfo={"operationType": "x"}).commit(2),
         "carries an order of Spark's own",
     ),
     "a format of ours": (
-        lambda made, line: made.plan(2, dumped({"f": {}, "g": 1, "group": "b", "q": "x", "t": {}})).commit(2),
+        lambda builder, line: builder.plan(2, dumped({"f": {}, "g": 1, "group": "b", "q": "x", "t": {}})).commit(2),
         "plan_reset moves them",
     ),
     "a file sink around it": (
-        lambda made, line: (made.path.parent / "_spark_metadata" / "0").mkdir(parents=True),
+        lambda builder, line: (builder.path.parent / "_spark_metadata" / "0").mkdir(parents=True),
         "writes files to .*needs every batch.*Nothing was changed; to read again, start the query with a new",
     ),
 }
@@ -260,18 +272,18 @@ REFUSALS: dict[str, tuple[Callable[[Made, str], object], str]] = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_cannot_be_moved_is_refused_with_the_reason_and_nothing_is_written(ours: Query, name: str) -> None:
-    spoil, sentence = REFUSALS[name]
-    spoil(ours.made, kafka(ours.ends(11, 3)))
-    before = ours.made.files()
+    spoil, message = REFUSALS[name]
+    spoil(ours.builder, kafka(ours.ends(11, 3)))
+    before = ours.builder.files()
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         ours.plan(ToEarliest())
 
-    assert (before, []) == (ours.made.files(), ours.changes)
+    assert (before, []) == (ours.builder.files(), ours.changes)
 
 
 def test_whoever_stopped_the_query_may_say_so(ours: Query) -> None:
-    ours.made.write("commits/1", commit_file(), NOW_MS - 1000)
+    ours.builder.write("commits/1", commit_file(), NOW_MS - 1000)
 
     assert 13 == ours.plan(ToEarliest(), is_stopped=True).plan.read_again
 
@@ -287,7 +299,7 @@ def test_a_sink_that_nobody_knows_is_asked_for_and_a_file_sink_is_refused(ours: 
 
 def test_the_sink_that_the_checkpoint_names_need_not_be_said(ours: Query) -> None:
     sinks = {"s": {"sinkName": "s", "commitOffset": "-", "providerName": "noop", "isActive": True}}
-    ours.made.plan(2, kafka(ours.ends(10, 3))).commit(2, 3, sinkMetadataMap=sinks)
+    ours.builder.plan(2, kafka(ours.ends(10, 3))).commit(2, 3, sinkMetadataMap=sinks)
 
     assert "noop" == ours.plan(ToEarliest(), sink=None).sink
 
@@ -300,7 +312,7 @@ def test_a_topic_that_the_query_does_not_read_is_refused_with_the_nearest_one(ou
 
 
 def test_a_cluster_without_the_topic_is_probably_another_cluster(ours: Query) -> None:
-    ours.made.batches({"elsewhere": {0: 5}}, start=2)
+    ours.builder.batches({"elsewhere": {0: 5}}, start=2)
 
     with pytest.raises(
         UserError, match=r"reads topic elsewhere, which this cluster does not have\. .*connect to the cluster"
@@ -310,23 +322,23 @@ def test_a_cluster_without_the_topic_is_probably_another_cluster(ours: Query) ->
 
 def test_a_read_only_client_moves_nothing(our_broker: BrokerUnderTest, ours: Query) -> None:
     rewind = ours.plan(ToEarliest())
-    before = ours.made.files()
+    before = ours.builder.files()
 
     with Client(our_broker.bootstrap_servers, read_only=True) as client, pytest.raises(ReadOnly):
         apply_rewind(client, ours.folder, ours.journal, rewind, now_ms=NOW_MS)
 
-    assert (before, []) == (ours.made.files(), ours.changes)
+    assert (before, []) == (ours.builder.files(), ours.changes)
 
 
 def test_a_query_that_ran_between_plan_and_answer_is_not_moved(ours: Query) -> None:
     rewind = ours.plan(ToEarliest())
-    ours.made.batches(ours.ends(12, 3), start=2)
-    before = ours.made.files()
+    ours.builder.batches(ours.ends(12, 3), start=2)
+    before = ours.builder.files()
 
     with pytest.raises(UserError, match=r"ran since the plan was made\. Nothing was changed"):
         ours.append(rewind)
 
-    assert (before, []) == (ours.made.files(), ours.changes)
+    assert (before, []) == (ours.builder.files(), ours.changes)
 
 
 class Killed(BaseException):
@@ -383,14 +395,14 @@ INTERRUPTED: list[tuple[int, list[str], list[int], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("stop_at", "states", "stands", "finished"), INTERRUPTED)
+@pytest.mark.parametrize(("stop_at", "states", "committed", "finished"), INTERRUPTED)
 def test_a_move_that_is_killed_at_any_step_did_nothing_or_can_be_finished(
-    ours: Query, stop_at: int, states: list[str], stands: list[int], finished: str
+    ours: Query, stop_at: int, states: list[str], committed: list[int], finished: str
 ) -> None:
     stopper = Stopper(stop_at)
-    folder, journal = StoppingFolder(ours.made.path, stopper), StoppingJournal(ours.journal.path, stopper)
+    folder, journal = StoppingFolder(ours.builder.path, stopper), StoppingJournal(ours.journal.path, stopper)
     rewind = ours.plan(ToEarliest())
-    before = ours.made.files()
+    before = ours.builder.files()
 
     if stop_at < 4:
         with pytest.raises(Killed):
@@ -398,18 +410,18 @@ def test_a_move_that_is_killed_at_any_step_did_nothing_or_can_be_finished(
     else:
         ours.append(rewind, folder, journal)
 
-    assert (states, stands) == ([change.state for change in ours.changes], ours.stands)
+    assert (states, committed) == ([change.state for change in ours.changes], ours.committed)
     if finished:
         (change,) = ours.changes
         assert finished == complete_rewind(ours.folder, ours.journal, change).state
         assert [finished] == [change.state for change in ours.changes]
-        assert (before == ours.made.files()) == (finished == "taken back")
-        assert ([0, 0] if finished == "done" else [10, 3]) == ours.stands
+        assert (before == ours.builder.files()) == (finished == "taken back")
+        assert ([0, 0] if finished == "done" else [10, 3]) == ours.committed
 
 
 def test_a_batch_that_was_interrupted_is_named_with_what_to_do(ours: Query) -> None:
     with pytest.raises(Killed):
-        ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.made.path, Stopper(1)))
+        ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.builder.path, Stopper(1)))
     (change,) = ours.changes
 
     with pytest.raises(
@@ -418,22 +430,22 @@ def test_a_batch_that_was_interrupted_is_named_with_what_to_do(ours: Query) -> N
         ours.plan(ToLatest())
 
 
-@pytest.mark.parametrize(("stop_at", "batches", "stands"), [(1, 2, [10, 3]), (2, 4, [10, 3]), (3, 4, [10, 3])])
+@pytest.mark.parametrize(("stop_at", "batches", "committed"), [(1, 2, [10, 3]), (2, 4, [10, 3]), (3, 4, [10, 3])])
 def test_an_interrupted_move_is_undone_whatever_it_had_written(
-    ours: Query, stop_at: int, batches: int, stands: list[int]
+    ours: Query, stop_at: int, batches: int, committed: list[int]
 ) -> None:
     stopper = Stopper(stop_at)
     with pytest.raises(Killed):
         ours.append(
             ours.plan(ToEarliest()),
-            StoppingFolder(ours.made.path, stopper),
+            StoppingFolder(ours.builder.path, stopper),
             StoppingJournal(ours.journal.path, stopper),
         )
     (change,) = ours.changes
 
     undone = undo.undo_rewind(ours.client, ours.journal, change, now_ms=NOW_MS)
 
-    assert (batches, stands) == (len(list((ours.made.path / "commits").glob("[0-9]"))), ours.stands)
+    assert (batches, committed) == (len(list((ours.builder.path / "commits").glob("[0-9]"))), ours.committed)
     if stop_at == 1:
         assert (None, ["taken back"]) == (undone, [change.state for change in ours.changes])
     else:
@@ -443,11 +455,11 @@ def test_an_interrupted_move_is_undone_whatever_it_had_written(
 
 def test_planning_to_take_an_interrupted_move_back_leaves_it_as_it_is(ours: Query) -> None:
     with pytest.raises(Killed):
-        ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.made.path, Stopper(1)))
-    before = ours.made.files()
+        ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.builder.path, Stopper(1)))
+    before = ours.builder.files()
 
     assert [10, 3] == [move.to for move in ours.undo(ours.changes[0]).plan.moves]
-    assert (before, ["pending"]) == (ours.made.files(), [change.state for change in ours.changes])
+    assert (before, ["pending"]) == (ours.builder.files(), [change.state for change in ours.changes])
 
 
 def test_a_change_that_is_undone_is_not_undone_again(ours: Query) -> None:
@@ -461,10 +473,10 @@ def test_a_change_that_is_undone_is_not_undone_again(ours: Query) -> None:
 
 def test_a_change_of_another_machines_checkpoint_is_left_alone(ours: Query) -> None:
     with pytest.raises(Killed):
-        ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.made.path, Stopper(1)))
+        ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.builder.path, Stopper(1)))
     (change,) = ours.changes
-    ours.made.write("metadata", b'{"id":"another"}', FIRST_MS)
-    elsewhere = replace(change, name=str(ours.made.path / "not-here"))
+    ours.builder.write("metadata", b'{"id":"another"}', FIRST_MS)
+    elsewhere = replace(change, name=str(ours.builder.path / "not-here"))
 
     with pytest.raises(UserError, match=r"is the checkpoint of query another, and the change .* was made to that of"):
         complete_rewind(ours.folder, ours.journal, change)
@@ -478,8 +490,8 @@ def test_a_change_of_another_machines_checkpoint_is_left_alone(ours: Query) -> N
 
 def test_a_checkpoint_that_was_created_again_is_not_moved_by_an_old_undo(ours: Query) -> None:
     change = ours.append(ours.plan(ToEarliest()))
-    ours.made.write("metadata", b'{"id":"another"}', FIRST_MS)
-    ours.made.grow_old()
+    ours.builder.write("metadata", b'{"id":"another"}', FIRST_MS)
+    ours.builder.grow_old()
 
     with pytest.raises(UserError, match="is the checkpoint of query another"):
         ours.undo(change, force=True)
@@ -487,34 +499,34 @@ def test_a_checkpoint_that_was_created_again_is_not_moved_by_an_old_undo(ours: Q
 
 def test_an_interrupted_change_whose_batch_the_query_has_run_did_nothing(ours: Query) -> None:
     with pytest.raises(Killed):
-        ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.made.path, Stopper(0)))
-    ours.made.batches(ours.ends(12, 3), start=2)
+        ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.builder.path, Stopper(0)))
+    ours.builder.batches(ours.ends(12, 3), start=2)
 
     assert "taken back" == complete_rewind(ours.folder, ours.journal, ours.changes[0]).state
-    assert [12, 3] == ours.stands
+    assert [12, 3] == ours.committed
 
 
 def test_a_query_that_plans_a_batch_in_the_same_moment_wins(ours: Query) -> None:
     class Racing(LocalFolder):
         def create(self, path: str, content: bytes) -> None:
-            ours.made.plan(2, kafka(ours.ends(12, 3)))
+            ours.builder.plan(2, kafka(ours.ends(12, 3)))
             super().create(path, content)
 
     with pytest.raises(UserError, match=r"ran since the plan was made\. Nothing was changed"):
-        ours.append(ours.plan(ToEarliest()), Racing(ours.made.path))
+        ours.append(ours.plan(ToEarliest()), Racing(ours.builder.path))
 
     assert ["refused"] == [change.state for change in ours.changes]
-    assert plan_file(kafka(ours.ends(12, 3)), at_ms=FIRST_MS + 4000) == ours.made.files()["offsets/2"]
+    assert plan_file(kafka(ours.ends(12, 3)), at_ms=FIRST_MS + 4000) == ours.builder.files()["offsets/2"]
 
 
 def test_a_plan_that_the_query_wrote_over_is_not_committed(ours: Query) -> None:
     class Careless(LocalFolder):
         def create(self, path: str, content: bytes) -> None:
             super().create(path, content)
-            ours.made.plan(2, kafka(ours.ends(12, 3)))
+            ours.builder.plan(2, kafka(ours.ends(12, 3)))
 
     with pytest.raises(UserError, match=r"ran since the plan was made\. Nothing was changed"):
-        ours.append(ours.plan(ToEarliest()), Careless(ours.made.path))
+        ours.append(ours.plan(ToEarliest()), Careless(ours.builder.path))
 
     assert (["refused"], None) == ([change.state for change in ours.changes], ours.folder.read("commits/2"))
 
@@ -526,27 +538,27 @@ def test_a_batch_that_is_there_although_its_writing_failed_is_not_called_nothing
             raise OSError(5, "Input/output error")
 
     with pytest.raises(UserError, match=r"Batch 2 .* is not complete\. Do not start the query; finish_change"):
-        ours.append(ours.plan(ToEarliest()), Unsure(ours.made.path))
+        ours.append(ours.plan(ToEarliest()), Unsure(ours.builder.path))
 
     assert ["pending"] == [change.state for change in ours.changes]
 
 
 @pytest.mark.parametrize(
-    ("fails_at", "sentence", "state"),
+    ("fails_at", "message", "state"),
     [
         ("offsets", r"cannot be written \(No space left on device\)\. Nothing was changed", "refused"),
         ("commits", "Batch 2 .* was planned, but its commit could not be written .*finish_change", "pending"),
     ],
 )
-def test_a_disk_that_fails_is_an_error(ours: Query, fails_at: str, sentence: str, state: str) -> None:
+def test_a_disk_that_fails_is_an_error(ours: Query, fails_at: str, message: str, state: str) -> None:
     class Full(LocalFolder):
         def create(self, path: str, content: bytes) -> None:
             if path.startswith(fails_at):
                 raise OSError(28, "No space left on device")
             super().create(path, content)
 
-    with pytest.raises(UserError, match=sentence):
-        ours.append(ours.plan(ToEarliest()), Full(ours.made.path))
+    with pytest.raises(UserError, match=message):
+        ours.append(ours.plan(ToEarliest()), Full(ours.builder.path))
 
     assert [state] == [change.state for change in ours.changes]
 

@@ -9,11 +9,11 @@ from logmark.errors import UserError
 from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
 from logmark.offsets.spark_checkpoints.folder import Entry, LocalFolder, open_folder
 from logmark.offsets.spark_checkpoints.sinks import Sink, find_sink, parse_sink
-from tests.offsets.spark_checkpoints.checkpoint_builder import FIRST_MS, Made, ends, kafka
+from tests.offsets.spark_checkpoints.checkpoint_builder import FIRST_MS, CheckpointBuilder, ends, kafka
 
 
-def found(made: Made) -> Sink | None:
-    folder = open_folder(str(made.path))
+def found(builder: CheckpointBuilder) -> Sink | None:
+    folder = open_folder(str(builder.path))
     return find_sink(read_checkpoint(folder), folder)
 
 
@@ -27,8 +27,8 @@ def manifest(folder: Path, **written_ms: int) -> None:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return Made(tmp_path / "deep" / "er" / "checkpoint").batches(*(ends([number]) for number in range(12)))
+def builder(tmp_path: Path) -> CheckpointBuilder:
+    return CheckpointBuilder(tmp_path / "deep" / "er" / "checkpoint").batches(*(ends([number]) for number in range(12)))
 
 
 def at(batch: int, offset_ms: int = 500) -> int:
@@ -36,26 +36,26 @@ def at(batch: int, offset_ms: int = 500) -> int:
     return FIRST_MS + 2000 * batch + offset_ms
 
 
-def test_a_checkpoint_alone_does_not_tell_its_sink(made: Made) -> None:
-    assert None is found(made)
+def test_a_checkpoint_alone_does_not_tell_its_sink(builder: CheckpointBuilder) -> None:
+    assert None is found(builder)
 
 
-def test_a_manifest_around_the_checkpoint_is_that_of_its_query(made: Made) -> None:
-    manifest(made.path.parent.parent, b0=0)
+def test_a_manifest_around_the_checkpoint_is_that_of_its_query(builder: CheckpointBuilder) -> None:
+    manifest(builder.path.parent.parent, b0=0)
 
-    sink = found(made)
-
-    assert sink is not None
-    assert (True, str(made.path.parent.parent)) == (sink.is_files, sink.name)
-
-
-def test_a_manifest_next_to_the_checkpoint_is_known_by_its_times(made: Made) -> None:
-    manifest(made.path.parent / "table", c9=at(9), b10=at(10), b11=at(11))
-
-    sink = found(made)
+    sink = found(builder)
 
     assert sink is not None
-    assert (True, str(made.path.parent / "table")) == (sink.is_files, sink.name)
+    assert (True, str(builder.path.parent.parent)) == (sink.is_files, sink.name)
+
+
+def test_a_manifest_next_to_the_checkpoint_is_known_by_its_times(builder: CheckpointBuilder) -> None:
+    manifest(builder.path.parent / "table", c9=at(9), b10=at(10), b11=at(11))
+
+    sink = found(builder)
+
+    assert sink is not None
+    assert (True, str(builder.path.parent / "table")) == (sink.is_files, sink.name)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_a_manifest_next_to_the_checkpoint_is_known_by_its_times(made: Made) -> 
     ],
 )
 def test_a_manifest_next_to_the_checkpoint_with_other_times_is_another_querys(
-    made: Made, written: dict[str, int]
+    builder: CheckpointBuilder, written: dict[str, int]
 ) -> None:
-    manifest(made.path.parent / "table", **written)
+    manifest(builder.path.parent / "table", **written)
 
-    assert None is found(made)
+    assert None is found(builder)
 
 
-def test_neighbours_that_may_not_be_seen_are_no_obstacle(made: Made) -> None:
+def test_neighbours_that_may_not_be_seen_are_no_obstacle(builder: CheckpointBuilder) -> None:
     class Closed(LocalFolder):
         def parent(self) -> LocalFolder:
             return Unreadable(self._path.parent)
@@ -85,7 +85,7 @@ def test_neighbours_that_may_not_be_seen_are_no_obstacle(made: Made) -> None:
         def entries(self, path: str = "") -> list[Entry]:
             raise UserError("Permission denied")
 
-    folder = Closed(made.path)
+    folder = Closed(builder.path)
 
     assert None is find_sink(read_checkpoint(folder), folder)
 
@@ -96,9 +96,9 @@ def test_neighbours_that_may_not_be_seen_are_no_obstacle(made: Made) -> None:
 )
 def test_the_newest_commit_log_names_the_sink(tmp_path: Path, provider: str, is_files: bool) -> None:
     sinks = {"sink": {"sinkName": "sink", "commitOffset": "-", "providerName": provider, "isActive": True}}
-    made = Made(tmp_path / "checkpoint").plan(0, kafka(ends([1]))).commit(0, 3, sinkMetadataMap=sinks)
+    builder = CheckpointBuilder(tmp_path / "checkpoint").plan(0, kafka(ends([1]))).commit(0, 3, sinkMetadataMap=sinks)
 
-    sink = found(made)
+    sink = found(builder)
 
     assert sink is not None
     assert (provider, is_files) == (sink.name, sink.is_files)

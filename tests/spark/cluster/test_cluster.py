@@ -62,7 +62,7 @@ def run_work(
         check=False,
         env={**os.environ, "SPARK_HOME": str(cluster.home), **(env or {})},
     )
-    assert 0 == done.returncode, f"{done.stderr[-4000:]}\n{cluster.said()}"
+    assert 0 == done.returncode, f"{done.stderr[-4000:]}\n{cluster.output()}"
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -53,7 +53,7 @@ class Program:
     def __exit__(self, *failure: object) -> None:
         self.kill()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Its last words, for a test that fails."""
         return self._log.read_text()[-4000:]
 

@@ -12,7 +12,7 @@ from logmark.client.client import Client
 from logmark.client.errors import ClientError
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.spark.example_pipelines import NAMES, Examples
+from tests.spark.example_pipelines import NAMES, ExamplePipelines
 from tests.spark.kills.processes import Program
 
 DRIVER, WORKER, BROKER, CHECKPOINT = "driver", "worker", "broker", "checkpoint"
@@ -24,7 +24,7 @@ class Rounds:
     """The pipelines, the broker that they read, and what was done to both."""
 
     def __init__(self, broker: BrokerUnderTest, folder: Path, *, seed: int, count: int) -> None:
-        self.examples = Examples(broker.bootstrap_servers, folder, seed=seed, clicks=count * CLICKS_PER_ROUND)
+        self.examples = ExamplePipelines(broker.bootstrap_servers, folder, seed=seed, clicks=count * CLICKS_PER_ROUND)
         self.done: Counter[str] = Counter()
         self._broker = broker
         self._seed = seed
@@ -48,7 +48,7 @@ class Rounds:
         self._kill_driver()
         with self._started("--available-now") as program:
             code = program.wait(DEADLINE_S)
-            assert 0 == code, f"{self._what()}: exit code {code}\n{program.said()}\n{self.examples.said()}"
+            assert 0 == code, f"{self._what()}: exit code {code}\n{program.output()}\n{self.examples.output()}"
         self.examples.check(self._what())
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Rounds:
         try:
             wait_until(holds, what, deadline_s=DEADLINE_S)
         except AssertionError as error:
-            raise AssertionError(f"{self._what()}: {error}\n{driver.said()}\n{self.examples.said()}") from None
+            raise AssertionError(f"{self._what()}: {error}\n{driver.output()}\n{self.examples.output()}") from None
 
     def _gets_on(self) -> Callable[[], bool]:
         """Whether the groups have got on by a random number of records from now on, or to the end."""

@@ -39,7 +39,7 @@ class Superseded(Exception):
     """Another query has the group."""
 
 
-class Died(Exception):
+class QueryDied(Exception):
     """The driver of a query is gone."""
 
 
@@ -78,7 +78,7 @@ class FakeQueries:
         following = position.batch(first=position.next, next=wanted, held={})
         _note(version.checkpoint / "offsets" / str(number), following)
         if self.dies_in_the_batch:
-            raise Died
+            raise QueryDied
         self._finish(job, version, client, number, following)
         commit_marked(client, version.group, following)
         report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))

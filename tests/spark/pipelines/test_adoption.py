@@ -165,7 +165,7 @@ def test_a_batch_that_was_planned_before_the_swap_is_taken_after_it_and_leaves_t
         takes(read_ledger(numbers.get, stranger.position), stranger, table="t")
 
 
-class Counting:
+class CountingQuery:
     """A query that counts numbers by their rest, and keeps the counts in a table."""
 
     def __init__(self, broker: BrokerUnderTest, spark: "SparkSession", folder: Path) -> None:
@@ -209,7 +209,7 @@ class Counting:
 def test_a_stateful_query_built_as_a_version_continues_as_the_group_itself(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    case = Counting(broker, spark, tmp_path)
+    case = CountingQuery(broker, spark, tmp_path)
     case.send(60)
     old = case.start(case.group, case.table, 1)
     case.wait(old)

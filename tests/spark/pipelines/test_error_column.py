@@ -19,7 +19,7 @@ from logmark.spark.pipelines.query import Brokers, start_query
 from logmark.spark.tables import table as tables
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.sink_rows import values
-from tests.spark.test_dead_letters import letters_in
+from tests.spark.test_dead_letters import dead_letters_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,14 +69,15 @@ def test_what_the_schema_refuses_and_what_the_pipeline_marks_are_dead_letters_an
     found = read_table(tmp_path / "table").sort_by("offset").to_pydict()
     assert ([0, 3], ["a", "c"], [5, 7]) == (found["offset"], found["user"], found["price"])
     assert "error" not in found
-    letters = sorted((letter for _, letter in letters_in(broker, dead, 2)), key=lambda one: (one.partition, one.offset))
+    pairs = dead_letters_in(broker, dead, 2)
+    dead_letters = sorted((letter for _, letter in pairs), key=lambda one: (one.partition, one.offset))
     assert [
         (0, 1, CLICKS[1], "price -1"),
         (0, 2, CLICKS[2], "no name where one must be, at byte 1"),
         (1, 0, b"[]", "an array where STRUCT is wanted, at byte 0"),
         (1, 1, b'{"price": -2, "user": "d"}', "price -2"),
-    ] == [(one.partition.partition, one.offset, one.value, one.error) for one in letters]
-    assert {"billing"} == {one.pipeline for one in letters}
+    ] == [(one.partition.partition, one.offset, one.value, one.error) for one in dead_letters]
+    assert {"billing"} == {one.pipeline for one in dead_letters}
 
 
 def test_rows_for_a_topic_are_marked_too_and_a_marked_output_without_dead_letters_is_refused(
@@ -89,7 +90,7 @@ def test_rows_for_a_topic_are_marked_too_and_a_marked_output_without_dead_letter
     run(pipeline, spark, our_broker, tmp_path)
 
     assert [["a", "c"]] == values(our_broker, target)
-    assert [1, 2] == [letter.offset for _, letter in letters_in(our_broker, dead)]
+    assert [1, 2] == [letter.offset for _, letter in dead_letters_in(our_broker, dead)]
     refused = {
         "declares no dead-letter topic": of(our_broker, topic, Topic(target)),
         "There is no dead-letter topic none": of(our_broker, topic, Topic(target), dead_letters="none"),
@@ -166,13 +167,13 @@ def test_after_a_killed_worker_and_a_batch_that_was_not_committed_dead_letters_a
 
     with pytest.raises(StreamingQueryException, match="Python worker exited"):
         run(pipeline, spark, our_broker, tmp_path)
-    after_kill = [letter.offset for _, letter in letters_in(our_broker, dead)]
+    after_kill = [letter.offset for _, letter in dead_letters_in(our_broker, dead)]
     with pytest.raises(StreamingQueryException, match="the driver is gone"):
         run(pipeline, spark, our_broker, tmp_path)
     run(pipeline, spark, our_broker, tmp_path)
 
     assert [2] == after_kill, "what the schema refused is in the log before a row goes on"
     assert [0, 3] == sorted(read_table(tmp_path / "table", ["offset"]).to_pydict()["offset"])
-    letters = letters_in(our_broker, dead)
-    assert {1: 2, 2: 3} == Counter(letter.offset for _, letter in letters)
-    assert 2 == len({key for key, _ in letters}), "letters about one record have one key"
+    dead_letters = dead_letters_in(our_broker, dead)
+    assert {1: 2, 2: 3} == Counter(letter.offset for _, letter in dead_letters)
+    assert 2 == len({key for key, _ in dead_letters}), "dead letters about one record have one key"

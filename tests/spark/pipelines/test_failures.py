@@ -22,9 +22,9 @@ An exception was raised by the Python Proxy. Return Message: Traceback (most rec
 """
 
 
-def ours(name: str, sentence: str) -> str:
-    """A sentence of ours, as Spark wraps it."""
-    return f"{_PROXY}logmark.{name}: {sentence}\n{_QUERY}"
+def ours(name: str, message: str) -> str:
+    """An error message of ours, as Spark wraps it."""
+    return f"{_PROXY}logmark.{name}: {message}\n{_QUERY}"
 
 
 IN_CODE = f"""{_PROXY}\

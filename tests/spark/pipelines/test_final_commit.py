@@ -18,7 +18,7 @@ PARTITION = TopicPartition("clicks", 0)
 POSITION = Position(group="billing", query="q", generation=7, first={PARTITION: 10}, next={PARTITION: 20})
 
 
-class Group:
+class FakeGroupClient:
     """A cluster with one group in one partition."""
 
     def __init__(self, offset: int | None, mark: CommitMetadata | None = None) -> None:
@@ -36,8 +36,8 @@ class Group:
         self.offset, self.mark = one.offset, CommitMetadata.parse(one.metadata)
 
 
-def marked(offset: int, *, query: str = "q", generation: int = 7) -> Group:
-    return Group(offset, CommitMetadata(query=query, generation=generation, offset=offset))
+def marked(offset: int, *, query: str = "q", generation: int = 7) -> FakeGroupClient:
+    return FakeGroupClient(offset, CommitMetadata(query=query, generation=generation, offset=offset))
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def marked(offset: int, *, query: str = "q", generation: int = 7) -> Group:
     [
         (marked(10), True),  # a batch behind, as the query left it
         (marked(20), False),  # the query was asked once more before it was stopped
-        (Group(None), True),  # expired
-        (Group(4), False),  # reset by somebody
+        (FakeGroupClient(None), True),  # expired
+        (FakeGroupClient(4), False),  # reset by somebody
         (marked(15), False),  # reset by a tool that kept the mark
         (marked(10, query="r", generation=9), False),  # taken over
     ],
 )
 def test_a_finished_batch_is_committed_unless_somebody_else_has_moved_the_group(
-    group: Group, is_committed: bool
+    group: FakeGroupClient, is_committed: bool
 ) -> None:
     before = group.offset, group.mark
 

@@ -95,15 +95,15 @@ def test_changes_that_come_at_the_same_time_are_all_made(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "sentence"), [("live", "The pipeline billing runs already"), ("replaying", "is being replayed already")]
+    ("what", "message"), [("live", "The pipeline billing runs already"), ("replaying", "is being replayed already")]
 )
 def test_only_one_process_holds_a_lock_and_the_other_is_told_which(
-    home: Home, somebody_holds: Callable[[str], subprocess.Popen[str]], what: str, sentence: str
+    home: Home, somebody_holds: Callable[[str], subprocess.Popen[str]], what: str, message: str
 ) -> None:
     process = somebody_holds(what)
 
     assert (what == "live", what == "replaying") == (home.is_live(), home.is_replaying())
-    with pytest.raises(UserError, match=f"{sentence}, in the process {process.pid}"), getattr(home, what)():
+    with pytest.raises(UserError, match=f"{message}, in the process {process.pid}"), getattr(home, what)():
         pass
 
 

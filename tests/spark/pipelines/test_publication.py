@@ -26,7 +26,7 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
         yield client
 
 
-class Alerts:
+class AlertTopics:
     """A topic of alerts, and the side topic of version 2 of what makes them."""
 
     def __init__(self, broker: BrokerUnderTest, client: Client) -> None:
@@ -59,11 +59,11 @@ class Alerts:
 
 
 @pytest.fixture
-def alerts(broker: BrokerUnderTest, client: Client) -> Alerts:
-    return Alerts(broker, client)
+def alerts(broker: BrokerUnderTest, client: Client) -> AlertTopics:
+    return AlertTopics(broker, client)
 
 
-def test_only_what_was_not_sent_before_is_sent_and_it_is_the_very_record(alerts: Alerts) -> None:
+def test_only_what_was_not_sent_before_is_sent_and_it_is_the_very_record(alerts: AlertTopics) -> None:
     alerts.send(alerts.topic, "a", "b", partition=1)
     alerts.send(alerts.side, "a", "c", partition=1)
     alerts.send(alerts.side, "d", "d")
@@ -77,7 +77,7 @@ def test_only_what_was_not_sent_before_is_sent_and_it_is_the_very_record(alerts:
     assert [(b"kind", b"burst"), (b"logmark.id", b"c")] == list(record.headers)
 
 
-def test_a_second_publication_sends_nothing(alerts: Alerts) -> None:
+def test_a_second_publication_sends_nothing(alerts: AlertTopics) -> None:
     alerts.send(alerts.side, "a", "b")
     alerts.publish()
 
@@ -88,7 +88,7 @@ def test_a_second_publication_sends_nothing(alerts: Alerts) -> None:
 @pytest.mark.parametrize("written", [0, 1, 2])
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_publication_that_was_stopped_is_made_again(
-    alerts: Alerts, client: Client, monkeypatch: pytest.MonkeyPatch, written: int, arrives: bool
+    alerts: AlertTopics, client: Client, monkeypatch: pytest.MonkeyPatch, written: int, arrives: bool
 ) -> None:
     ids = [f"id-{number}" for number in range(8)]
     alerts.send(alerts.topic, ids[3])
@@ -114,7 +114,7 @@ def test_a_publication_that_was_stopped_is_made_again(
     assert Counter(ids) == alerts.ids()
 
 
-def test_records_without_an_id_are_an_error_until_somebody_says_what_becomes_of_them(alerts: Alerts) -> None:
+def test_records_without_an_id_are_an_error_until_somebody_says_what_becomes_of_them(alerts: AlertTopics) -> None:
     alerts.send(alerts.side, "a", None, None)
 
     with pytest.raises(UserError, match=r"2 of the records .* have no id"):
@@ -124,7 +124,7 @@ def test_records_without_an_id_are_an_error_until_somebody_says_what_becomes_of_
     assert Counter(["a", None, None]) == (alerts.publish("send"), alerts.ids())[1]
 
 
-def test_the_side_topic_keeps_everything_and_is_made_once(alerts: Alerts, client: Client) -> None:
+def test_the_side_topic_keeps_everything_and_is_made_once(alerts: AlertTopics, client: Client) -> None:
     settings = client.topic_settings([alerts.side], ["retention.ms", "cleanup.policy"])[alerts.side]
     assert {"retention.ms": "-1", "cleanup.policy": "delete"} == settings
 

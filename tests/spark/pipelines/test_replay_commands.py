@@ -210,7 +210,7 @@ def test_a_file_that_is_named_is_replayed_where_the_pipeline_ran(scenario: Repla
 
 @with_state
 def test_what_makes_no_sense_is_an_error(scenario: ReplayScenario) -> None:
-    for arguments, sentence in (
+    for arguments, message in (
         (["replay", "--to", "3d", "--yes"], "Leave out --to"),
         (["replay", "--from", "latest", "--yes"], "--drop-older"),
         (["replay", "--from", "soon", "--yes"], "is no start or end of a replay"),
@@ -221,7 +221,7 @@ def test_what_makes_no_sense_is_an_error(scenario: ReplayScenario) -> None:
     ):
         refused = scenario(arguments[0], *arguments[1:])
         assert refused.exit_code in (1, 2, 3), arguments
-        assert sentence in refused.stderr, refused.stderr
+        assert message in refused.stderr, refused.stderr
         assert "Nothing was" in refused.stderr
     assert 1 == scenario.job.home.record().live
 

@@ -1,4 +1,4 @@
-"""A replay killed at each of its steps, gone on with or given up: with fake queries, on both brokers."""
+"""A replay killed at each of its steps, resumed or dropped: with fake queries, on both brokers."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ from logmark.spark.pipelines.replay.targets import parse_target
 from logmark.spark.pipelines.versions import drop_version, list_versions, previous_version
 from logmark.spark.tables.versions import list_versions as list_table_versions
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.fake_queries import Died, FakeQueries, Superseded
+from tests.spark.pipelines.fake_queries import FakeQueries, QueryDied, Superseded
 from tests.spark.pipelines.number_pipelines import NumberPipelines
 
 
@@ -239,7 +239,7 @@ def test_a_batch_that_was_planned_when_the_driver_died_is_finished_by_the_versio
     scenario.numbers.label, scenario.numbers.divisors = "old", [3]
     scenario.numbers.send(4)
     scenario.queries.dies_in_the_batch = True
-    with pytest.raises(Died):
+    with pytest.raises(QueryDied):
         scenario.run_live()
     scenario.queries.dies_in_the_batch = False
     scenario.start()
@@ -268,7 +268,7 @@ def test_a_planned_batch_of_the_old_version_is_not_sent_again_by_a_start_after_t
     scenario = make_scenario(our_broker, tmp_path, monkeypatch, to_topic=True)
     scenario.numbers.send(4)
     scenario.queries.dies_in_the_batch = True
-    with pytest.raises(Died):
+    with pytest.raises(QueryDied):
         scenario.run_live()
     scenario.queries.dies_in_the_batch = False
     scenario.start()
@@ -460,8 +460,8 @@ def test_a_kept_version_can_be_dropped_and_the_live_one_cannot(scenario: ReplayS
     assert [2] == [one.number for one in list_versions(scenario.job)]
     if not scenario.to_topic:
         assert [2] == [one.number for one in list_table_versions(scenario.numbers.table)]
-    for number, sentence in ((2, "is live"), (7, "There is no version 7")):
-        with pytest.raises(UserError, match=sentence):
+    for number, message in ((2, "is live"), (7, "There is no version 7")):
+        with pytest.raises(UserError, match=message):
             drop_version(scenario.job, scenario.client, number)
 
 

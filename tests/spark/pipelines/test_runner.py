@@ -1,4 +1,4 @@
-"""Several pipelines in one real Spark: those that are well finish, the others end with one sentence each."""
+"""Several pipelines in one real Spark: those that are well finish, the others end with one error message each."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 EARLIEST = {"auto.offset.reset": "earliest"}
 
 
-class Stage:
+class RunnerScenario:
     """A topic with a few records, and pipelines that read it."""
 
     def __init__(self, broker: BrokerUnderTest, folder: Path) -> None:
@@ -56,8 +56,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(our_broker: BrokerUnderTest, tmp_path: Path) -> Stage:
-    return Stage(our_broker, tmp_path)
+def scenario(our_broker: BrokerUnderTest, tmp_path: Path) -> RunnerScenario:
+    return RunnerScenario(our_broker, tmp_path)
 
 
 def failing(frame: "DataFrame") -> "DataFrame":
@@ -69,60 +69,62 @@ def failing(frame: "DataFrame") -> "DataFrame":
 
 
 def test_the_well_finish_and_the_others_end_with_an_error_and_nothing_half_written(
-    stage: Stage, spark: "SparkSession"
+    scenario: RunnerScenario, spark: "SparkSession"
 ) -> None:
-    first = stage.job("well")
-    assert stage.run(spark, first)
-    bad_schema = stage.job("unfit", transform=lambda frame: keep(frame).selectExpr("*", "1 AS more"))
+    first = scenario.job("well")
+    assert scenario.run(spark, first)
+    bad_schema = scenario.job("unfit", transform=lambda frame: keep(frame).selectExpr("*", "1 AS more"))
     # The table of another schema: as one whose pipeline was changed.
-    assert stage.run(spark, stage.job("unfit"))
-    stage.broker.produce(stage.topic, ["late"])
+    assert scenario.run(spark, scenario.job("unfit"))
+    scenario.broker.produce(scenario.topic, ["late"])
 
     jobs = {
         "well": first,
-        "nowhere": stage.job("nowhere", topics="nowhere"),
-        "mistyped": stage.job("mistyped", options={"startingOfsets": "earliest"}),
-        "strict": stage.job("strict", options={"auto.offset.reset": "none"}),
+        "nowhere": scenario.job("nowhere", topics="nowhere"),
+        "mistyped": scenario.job("mistyped", options={"startingOfsets": "earliest"}),
+        "strict": scenario.job("strict", options={"auto.offset.reset": "none"}),
         "unfit": bad_schema,
-        "failing": stage.job("failing", transform=failing),
-        "unreal": stage.job("unreal", transform=lambda frame: frame.select("price")),
+        "failing": scenario.job("failing", transform=failing),
+        "unreal": scenario.job("unreal", transform=lambda frame: frame.select("price")),
     }
-    assert not stage.run(spark, *jobs.values())
+    assert not scenario.run(spark, *jobs.values())
 
-    assert "well: all is read: 1 records in 1 batch" == stage.last_words("well")
-    assert stage.last_words("nowhere").startswith("nowhere: There is no topic nowhere at ")
-    assert "has no option startingofsets. Did you mean startingOffsets?" in stage.last_words("mistyped")
-    assert "has no committed offset for " in stage.last_words("strict")
-    assert "more" in stage.last_words("unfit")
-    assert "(CAST_INVALID_INPUT)" in stage.last_words("failing")
-    assert f"It fails on the record {stage.topic}-0 offset 7." in stage.last_words("failing")
-    assert "UNRESOLVED_COLUMN" in stage.last_words("unreal")
-    assert all("\n" not in line for line in stage.said)
+    assert "well: all is read: 1 records in 1 batch" == scenario.last_words("well")
+    assert scenario.last_words("nowhere").startswith("nowhere: There is no topic nowhere at ")
+    assert "has no option startingofsets. Did you mean startingOffsets?" in scenario.last_words("mistyped")
+    assert "has no committed offset for " in scenario.last_words("strict")
+    assert "more" in scenario.last_words("unfit")
+    assert "(CAST_INVALID_INPUT)" in scenario.last_words("failing")
+    assert f"It fails on the record {scenario.topic}-0 offset 7." in scenario.last_words("failing")
+    assert "UNRESOLVED_COLUMN" in scenario.last_words("unreal")
+    assert all("\n" not in line for line in scenario.said)
     statuses = {name: read_status(job.home.status_file) for name, job in jobs.items()}
     assert {name: RunState.DONE if name == "well" else RunState.FAILED for name in jobs} == {
         name: status.state for name, status in statuses.items() if status is not None
     }
-    assert 31 == read_table(stage.folder / "well").num_rows
-    assert 30 == read_table(stage.folder / "unfit").num_rows
-    assert {21, 10} == stage.committed(jobs["well"])
-    assert {20, 10} == stage.committed(jobs["unfit"])
-    assert {0} == stage.committed(jobs["failing"]), "where it begins is committed, and nothing beyond"
+    assert 31 == read_table(scenario.folder / "well").num_rows
+    assert 30 == read_table(scenario.folder / "unfit").num_rows
+    assert {21, 10} == scenario.committed(jobs["well"])
+    assert {20, 10} == scenario.committed(jobs["unfit"])
+    assert {0} == scenario.committed(jobs["failing"]), "where it begins is committed, and nothing beyond"
     for name in ("nowhere", "mistyped", "strict", "unreal"):
-        assert set() == stage.committed(jobs[name])
+        assert set() == scenario.committed(jobs[name])
     for name in ("nowhere", "mistyped", "strict", "unreal", "failing"):
-        assert not (stage.folder / name / "_delta_log").exists()
+        assert not (scenario.folder / name / "_delta_log").exists()
 
 
-def test_a_pipeline_whose_group_is_taken_over_ends_and_names_the_new_owner(stage: Stage, spark: "SparkSession") -> None:
-    job = stage.job("billing")
-    runner = PipelineRunner([job], spark, say=stage.said.append)
+def test_a_pipeline_whose_group_is_taken_over_ends_and_names_the_new_owner(
+    scenario: RunnerScenario, spark: "SparkSession"
+) -> None:
+    job = scenario.job("billing")
+    runner = PipelineRunner([job], spark, say=scenario.said.append)
     taken: list[Any] = []
 
     def play(workers: Any) -> None:
-        if not taken and stage.committed(job) == {20, 10}:
-            options = {"bootstrap.servers": stage.broker.bootstrap_servers, "group.id": job.pipeline.group}
-            stream = spark.readStream.format("logmark").options(**options, subscribe=stage.topic).load()
-            thief = stream.writeStream.format("noop").option("checkpointLocation", str(stage.folder / "thief"))
+        if not taken and scenario.committed(job) == {20, 10}:
+            options = {"bootstrap.servers": scenario.broker.bootstrap_servers, "group.id": job.pipeline.group}
+            stream = spark.readStream.format("logmark").options(**options, subscribe=scenario.topic).load()
+            thief = stream.writeStream.format("noop").option("checkpointLocation", str(scenario.folder / "thief"))
             taken.append(thief.start())
 
     try:
@@ -131,21 +133,23 @@ def test_a_pipeline_whose_group_is_taken_over_ends_and_names_the_new_owner(stage
         for query in taken:
             query.stop()
 
-    assert f"Group {job.pipeline.group} was taken over by the query " in stage.last_words("billing")
-    assert 30 == read_table(stage.folder / "billing").num_rows
+    assert f"Group {job.pipeline.group} was taken over by the query " in scenario.last_words("billing")
+    assert 30 == read_table(scenario.folder / "billing").num_rows
     assert not job.home.is_live()
 
 
-def test_a_query_that_is_started_by_hand_holds_the_live_lock_until_it_ends(stage: Stage, spark: "SparkSession") -> None:
-    job = stage.job("billing")
+def test_a_query_that_is_started_by_hand_holds_the_live_lock_until_it_ends(
+    scenario: RunnerScenario, spark: "SparkSession"
+) -> None:
+    job = scenario.job("billing")
     pipeline, home = job.pipeline, job.home.root
     assert isinstance(pipeline, Pipeline)
-    query = pipeline.start(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)
+    query = pipeline.start(spark, home=home, bootstrap_servers=scenario.broker.bootstrap_servers)
     assert job.home.is_live()
 
     query.stop()
-    wait_until(lambda: not job.home.is_live(), "its place is free", deadline_s=60)
-    pipeline.run(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)
+    wait_until(lambda: not job.home.is_live(), "its lock is free", deadline_s=60)
+    pipeline.run(spark, home=home, bootstrap_servers=scenario.broker.bootstrap_servers)
 
-    assert {20, 10} == stage.committed(job)
+    assert {20, 10} == scenario.committed(job)
     assert 1 == job.home.record().begun

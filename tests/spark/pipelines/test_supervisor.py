@@ -30,7 +30,7 @@ NO_TOPIC = ours("errors.UserError", "There is no topic clicks. Nothing was read.
 
 
 @dataclass
-class Query:
+class FakeQuery:
     """What a supervisor sees of a query of Spark."""
 
     version: int
@@ -72,13 +72,13 @@ class NoSpark:
         self.pools.append(value)
 
 
-class Stage:
+class SupervisorDriver:
     """A pipeline, the queries that were started for it, and what was said."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = ManualClock()
         self.said: list[str] = []
-        self.queries: list[Query] = []
+        self.queries: list[FakeQuery] = []
         self.refusals: list[Exception] = []
         self.home = Home(folder / "pipelines", "billing")
         sink = Table(folder / "table")
@@ -95,12 +95,12 @@ class Stage:
             lambda pipeline, version, brokers: self.committed.append(version.number),
         )
 
-    def _start(self, pipeline: Pipeline, version: Any, *_: Any, **__: Any) -> Query:
+    def _start(self, pipeline: Pipeline, version: Any, *_: Any, **__: Any) -> FakeQuery:
         if self.refusals:
             raise self.refusals.pop()
         version.checkpoint.mkdir(parents=True, exist_ok=True)
         (version.checkpoint / "metadata").write_text("{}")  # as Spark does before it asks a source for anything
-        self.queries.append(Query(version.number))
+        self.queries.append(FakeQuery(version.number))
         return self.queries[-1]
 
     def supervisor(self, *, available_now: bool = False) -> Supervisor:
@@ -125,283 +125,285 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    return Stage(tmp_path, monkeypatch)
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SupervisorDriver:
+    return SupervisorDriver(tmp_path, monkeypatch)
 
 
-def test_a_pipeline_that_runs_is_remembered_locked_and_shown(stage: Stage) -> None:
-    stage.job = replace(stage.job, file="/home/ann/billing.py")
-    supervisor = stage.supervisor()
+def test_a_pipeline_that_runs_is_remembered_locked_and_shown(driver: SupervisorDriver) -> None:
+    driver.job = replace(driver.job, file="/home/ann/billing.py")
+    supervisor = driver.supervisor()
     supervisor.poll()
-    stage.queries[0].reports.append(report(0, 0, 40))
+    driver.queries[0].reports.append(report(0, 0, 40))
     supervisor.poll()
 
-    record, status = stage.home.record(), read_status(stage.home.status_file)
-    assert stage.home.is_live()
+    record, status = driver.home.record(), read_status(driver.home.status_file)
+    assert driver.home.is_live()
     assert ("billing", "clicks", "kafka:9092", "/home/ann/billing.py") == (
         record.group, record.topics, record.bootstrap_servers, record.file,
     )  # fmt: skip
     assert 1 == record.begun
     assert status is not None
     assert (RunState.RUNNING, 1, 40) == (status.state, status.version, status.records)
-    assert ["billing: version 1 runs as group billing"] == stage.said
-    assert ["billing"] == stage.spark.pools, "a long batch of one pipeline would hold up the others"
+    assert ["billing: version 1 runs as group billing"] == driver.said
+    assert ["billing"] == driver.spark.pools, "a long batch of one pipeline would hold up the others"
 
 
-def test_no_batch_is_missed_between_two_looks(stage: Stage) -> None:
-    supervisor = stage.supervisor()
+def test_no_batch_is_missed_between_two_looks(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
     supervisor.poll()
-    stage.queries[0].reports += [report(number, 10 * number, 10 * number + 10) for number in range(7)]
+    driver.queries[0].reports += [report(number, 10 * number, 10 * number + 10) for number in range(7)]
     supervisor.poll()
 
     assert (7, 70) == (supervisor.status.batches, supervisor.status.records)
 
 
-def test_what_is_transient_is_started_again_after_a_pause_that_doubles(stage: Stage) -> None:
-    supervisor = stage.supervisor()
+def test_what_is_transient_is_started_again_after_a_pause_that_doubles(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
     supervisor.poll()
     for pause_s in (1, 2, 4):
-        stage.queries[-1].fail(A_DEAD_WORKER)
+        driver.queries[-1].fail(A_DEAD_WORKER)
         supervisor.poll()
         assert RunState.RESTARTING is supervisor.status.state
-        assert stage.home.is_live(), "a pipeline that waits for its next try is still run by us"
-        before = len(stage.queries)
-        stage.clock.advance(seconds=pause_s - 0.1)
+        assert driver.home.is_live(), "a pipeline that waits for its next try is still run by us"
+        before = len(driver.queries)
+        driver.clock.advance(seconds=pause_s - 0.1)
         supervisor.poll()
-        assert before == len(stage.queries), f"it was started again before {pause_s} s had passed"
-        stage.clock.advance(seconds=0.1)
+        assert before == len(driver.queries), f"it was started again before {pause_s} s had passed"
+        driver.clock.advance(seconds=0.1)
         supervisor.poll()
-        assert before + 1 == len(stage.queries)
+        assert before + 1 == len(driver.queries)
 
     assert 3 == supervisor.status.restarts
     assert "Python worker exited unexpectedly" in str(supervisor.status.error)
 
 
-def test_a_start_that_fails_is_tried_again_too(stage: Stage) -> None:
-    stage.refusals.append(BrokerUnreachable("Nobody answers at kafka:9092."))
-    supervisor = stage.supervisor()
+def test_a_start_that_fails_is_tried_again_too(driver: SupervisorDriver) -> None:
+    driver.refusals.append(BrokerUnreachable("Nobody answers at kafka:9092."))
+    supervisor = driver.supervisor()
     supervisor.poll()
     assert "restarting" == supervisor.status.state
 
-    stage.clock.advance(seconds=2)
+    driver.clock.advance(seconds=2)
     supervisor.poll()
 
     assert RunState.RUNNING is supervisor.status.state
-    assert "billing: failed and restarts in 1 s: Nobody answers at kafka:9092." == stage.said[0]
+    assert "billing: failed and restarts in 1 s: Nobody answers at kafka:9092." == driver.said[0]
 
 
-def test_what_stays_ends_the_pipeline_at_once_with_its_error(stage: Stage) -> None:
-    supervisor = stage.supervisor()
+def test_what_stays_ends_the_pipeline_at_once_with_its_error(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
     supervisor.poll()
-    stage.queries[0].fail(NO_TOPIC)
+    driver.queries[0].fail(NO_TOPIC)
     supervisor.poll()
 
     assert RunState.FAILED is supervisor.status.state
-    assert "billing: There is no topic clicks. Nothing was read." == stage.said[-1]
-    assert not stage.home.is_live()
-    assert 1 == len(stage.queries)
+    assert "billing: There is no topic clicks. Nothing was read." == driver.said[-1]
+    assert not driver.home.is_live()
+    assert 1 == len(driver.queries)
 
 
-def test_a_pipeline_that_somebody_else_runs_is_not_run(stage: Stage) -> None:
-    with stage.home.live():
-        supervisor = stage.supervisor()
+def test_a_pipeline_that_somebody_else_runs_is_not_run(driver: SupervisorDriver) -> None:
+    with driver.home.live():
+        supervisor = driver.supervisor()
         supervisor.poll()
 
     assert RunState.FAILED is supervisor.status.state
-    assert [] == stage.queries
-    assert "The pipeline billing runs already" in stage.said[-1]
+    assert [] == driver.queries
+    assert "The pipeline billing runs already" in driver.said[-1]
 
 
 @pytest.mark.parametrize("took_s", [0, 15 * 60])
-def test_a_run_that_is_to_end_does_not_try_for_ever(stage: Stage, took_s: int) -> None:
-    supervisor = stage.supervisor(available_now=True)
+def test_a_run_that_is_to_end_does_not_try_for_ever(driver: SupervisorDriver, took_s: int) -> None:
+    supervisor = driver.supervisor(available_now=True)
     supervisor.poll()
     for _ in range(ATTEMPTS_MAX + 1):
-        stage.clock.advance(seconds=took_s)  # a query waits for so long for a broker that is away
+        driver.clock.advance(seconds=took_s)  # a query waits for so long for a broker that is away
         supervisor.poll()
-        stage.queries[-1].fail(A_DEAD_WORKER)
+        driver.queries[-1].fail(A_DEAD_WORKER)
         supervisor.poll()
-        stage.clock.advance(seconds=80)
+        driver.clock.advance(seconds=80)
         supervisor.poll()
 
     assert RunState.FAILED is supervisor.status.state
-    assert ATTEMPTS_MAX + 1 == len(stage.queries)
+    assert ATTEMPTS_MAX + 1 == len(driver.queries)
 
 
-def test_a_run_that_is_to_end_continues_for_as_long_as_it_finishes_batches(stage: Stage) -> None:
-    supervisor = stage.supervisor(available_now=True)
+def test_a_run_that_is_to_end_continues_for_as_long_as_it_finishes_batches(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor(available_now=True)
     supervisor.poll()
     for number in range(2 * ATTEMPTS_MAX):
-        stage.clock.advance(seconds=3 * 60)
-        stage.queries[-1].reports.append(report(number, 10 * number, 10 * number + 10))
+        driver.clock.advance(seconds=3 * 60)
+        driver.queries[-1].reports.append(report(number, 10 * number, 10 * number + 10))
         supervisor.poll()
-        stage.queries[-1].fail(A_DEAD_WORKER)
+        driver.queries[-1].fail(A_DEAD_WORKER)
         supervisor.poll()
-        stage.clock.advance(seconds=2)
+        driver.clock.advance(seconds=2)
         supervisor.poll()
 
     assert (RunState.RUNNING, 2 * ATTEMPTS_MAX) == (supervisor.status.state, supervisor.status.restarts)
 
 
-def test_a_run_that_is_to_end_is_done_when_its_query_is(stage: Stage) -> None:
-    supervisor = stage.supervisor(available_now=True)
+def test_a_run_that_is_to_end_is_done_when_its_query_is(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor(available_now=True)
     supervisor.poll()
-    stage.queries[0].reports.append(report(0, 0, 40))
-    stage.queries[0].end()
+    driver.queries[0].reports.append(report(0, 0, 40))
+    driver.queries[0].end()
     supervisor.poll()
 
     assert RunState.DONE is supervisor.status.state
-    assert "billing: all is read: 40 records in 1 batch" == stage.said[-1]
-    assert not stage.home.is_live()
+    assert "billing: all is read: 40 records in 1 batch" == driver.said[-1]
+    assert not driver.home.is_live()
 
 
-def test_a_pipeline_is_superseded_by_the_version_that_a_replay_swaps_in(stage: Stage) -> None:
-    supervisor = stage.supervisor()
+def test_a_pipeline_is_superseded_by_the_version_that_a_replay_swaps_in(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
     supervisor.poll()
-    with stage.home.replaying():
-        stage.queries[0].fail(TAKEN_OVER)
+    with driver.home.replaying():
+        driver.queries[0].fail(TAKEN_OVER)
         supervisor.poll()
         assert RunState.SUPERSEDED is supervisor.status.state
-        with stage.home.live():  # the replay has the place now
+        with driver.home.live():  # the replay has the lock now
             supervisor.poll()
-            stage.home.change(lambda record: replace(record, live=2, last=2))
+            driver.home.change(lambda record: replace(record, live=2, last=2))
     supervisor.poll()
 
     assert (RunState.RUNNING, 2) == (supervisor.status.state, supervisor.status.version)
-    assert [1, 2] == [query.version for query in stage.queries]
+    assert [1, 2] == [query.version for query in driver.queries]
     assert supervisor.status.error is None
-    assert stage.home.is_live()
+    assert driver.home.is_live()
 
 
-def test_a_version_that_was_swapped_in_is_run_by_the_code_that_its_file_has_now(stage: Stage, tmp_path: Path) -> None:
+def test_a_version_that_was_swapped_in_is_run_by_the_code_that_its_file_has_now(
+    driver: SupervisorDriver, tmp_path: Path
+) -> None:
     file = tmp_path / "worked.py"
     text = (
         "from logmark.spark import Pipeline, Table\n"
         "p = Pipeline(name='billing', topics='clicks', transform=lambda f: f, sink=Table('t'), every='1 second')\n"
     )
     file.write_text(text)
-    stage.job = replace(stage.job, file=str(file))
-    supervisor = stage.supervisor()
+    driver.job = replace(driver.job, file=str(file))
+    supervisor = driver.supervisor()
     supervisor.poll()
     file.write_text(text.replace("1 second", "2 seconds"))
-    stage.queries[0].fail(TAKEN_OVER)
+    driver.queries[0].fail(TAKEN_OVER)
     supervisor.poll()
-    stage.home.change(lambda record: replace(record, live=2, last=2))
+    driver.home.change(lambda record: replace(record, live=2, last=2))
     supervisor.poll()
 
     assert "2 seconds" == supervisor.job.pipeline.every
 
 
-def test_a_pipeline_continues_when_a_replay_was_broken_off_and_gave_its_group_back(stage: Stage) -> None:
-    supervisor = stage.supervisor()
+def test_a_pipeline_continues_when_a_replay_was_broken_off_and_gave_its_group_back(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
     supervisor.poll()
-    stage.queries[0].fail(TAKEN_OVER)
+    driver.queries[0].fail(TAKEN_OVER)
     supervisor.poll()
     supervisor.poll()
 
     assert (RunState.RUNNING, 1) == (supervisor.status.state, supervisor.status.version)
-    assert [1, 1] == [query.version for query in stage.queries]
+    assert [1, 1] == [query.version for query in driver.queries]
 
 
-def test_a_pipeline_whose_group_stays_taken_ends_with_the_name_of_the_new_owner(stage: Stage) -> None:
-    supervisor = stage.supervisor()
+def test_a_pipeline_whose_group_stays_taken_ends_with_the_name_of_the_new_owner(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
     supervisor.poll()
     for _ in range(2):
-        stage.queries[-1].fail(TAKEN_OVER)
+        driver.queries[-1].fail(TAKEN_OVER)
         supervisor.poll()
         supervisor.poll()
 
     assert RunState.FAILED is supervisor.status.state
-    assert "billing: Group billing was taken over by the query q7." == stage.said[-1]
-    assert 2 == len(stage.queries)
+    assert "billing: Group billing was taken over by the query q7." == driver.said[-1]
+    assert 2 == len(driver.queries)
 
 
-def test_an_unfinished_replay_is_named_to_whoever_lost_the_group_to_it(stage: Stage) -> None:
-    stage.home.change(lambda record: replace(record, building=2))
-    supervisor = stage.supervisor()
+def test_an_unfinished_replay_is_named_to_whoever_lost_the_group_to_it(driver: SupervisorDriver) -> None:
+    driver.home.change(lambda record: replace(record, building=2))
+    supervisor = driver.supervisor()
     supervisor.poll()
     for _ in range(2):
-        stage.queries[-1].fail(TAKEN_OVER)
+        driver.queries[-1].fail(TAKEN_OVER)
         supervisor.poll()
         supervisor.poll()
 
-    assert "resume it with `logmark pipelines replay billing --resume`" in stage.said[-1]
+    assert "resume it with `logmark pipelines replay billing --resume`" in driver.said[-1]
 
 
-def save_publishing_replay(stage: Stage, number: int = 2) -> None:
+def save_publishing_replay(driver: SupervisorDriver, number: int = 2) -> None:
     """A replay was killed between the release of what its version made and the turn of that version."""
-    save_state(stage.home, ReplayState(version=number, kind=ReplayKind.SWAP, step=ReplayStep.PUBLISHING))
-    stage.home.change(lambda record: replace(record, building=number, last=number))
+    save_state(driver.home, ReplayState(version=number, kind=ReplayKind.SWAP, step=ReplayStep.PUBLISHING))
+    driver.home.change(lambda record: replace(record, building=number, last=number))
 
 
-def test_a_version_that_is_being_replaced_is_not_started_any_more(stage: Stage) -> None:
-    save_publishing_replay(stage)
-    supervisor = stage.supervisor()
+def test_a_version_that_is_being_replaced_is_not_started_any_more(driver: SupervisorDriver) -> None:
+    save_publishing_replay(driver)
+    supervisor = driver.supervisor()
     for _ in range(3):
         supervisor.poll()
 
-    assert [] == stage.queries, "it would repeat the batch that it had planned"
+    assert [] == driver.queries, "it would repeat the batch that it had planned"
     assert RunState.FAILED is supervisor.status.state
-    assert not stage.home.is_live()
+    assert not driver.home.is_live()
     assert [
         "billing: A replay is publishing version 2 of billing and is not finished: version 1 must not run any more, "
         "because it would repeat what was published already. Nothing was read or written. Resume the replay with "
         "`logmark pipelines replay billing --resume`, and start the pipeline then."
-    ] == stage.said
+    ] == driver.said
     with pytest.raises(UserError, match="version 1 must not run any more"):
-        start_live_query(stage.job, stage.spark, available_now=True)
-    assert [] == stage.queries
-    assert not stage.home.is_live()
+        start_live_query(driver.job, driver.spark, available_now=True)
+    assert [] == driver.queries
+    assert not driver.home.is_live()
 
 
-def test_a_run_that_comes_while_a_version_is_published_waits_and_runs_that_one(stage: Stage) -> None:
-    save_publishing_replay(stage)
-    supervisor = stage.supervisor()
-    with stage.home.replaying():
+def test_a_run_that_comes_while_a_version_is_published_waits_and_runs_that_one(driver: SupervisorDriver) -> None:
+    save_publishing_replay(driver)
+    supervisor = driver.supervisor()
+    with driver.home.replaying():
         supervisor.poll()
         supervisor.poll()
         assert RunState.SUPERSEDED is supervisor.status.state
-        stage.home.change(lambda record: replace(record, live=2, building=None))
-        delete_state(stage.home)
+        driver.home.change(lambda record: replace(record, live=2, building=None))
+        delete_state(driver.home)
     supervisor.poll()
 
-    assert [2] == [query.version for query in stage.queries]
-    assert (RunState.RUNNING, ["billing: version 2 runs as group billing"]) == (supervisor.status.state, stage.said)
+    assert [2] == [query.version for query in driver.queries]
+    assert (RunState.RUNNING, ["billing: version 2 runs as group billing"]) == (supervisor.status.state, driver.said)
 
 
-def test_a_version_that_is_in_place_runs_though_its_replay_has_not_cleaned_up(stage: Stage) -> None:
-    save_publishing_replay(stage)
-    stage.home.change(lambda record: replace(record, live=2))
-    stage.supervisor().poll()
+def test_a_version_that_is_in_place_runs_though_its_replay_has_not_cleaned_up(driver: SupervisorDriver) -> None:
+    save_publishing_replay(driver)
+    driver.home.change(lambda record: replace(record, live=2))
+    driver.supervisor().poll()
 
-    assert [2] == [query.version for query in stage.queries]
+    assert [2] == [query.version for query in driver.queries]
 
 
 def test_the_record_that_the_pipelines_code_fails_on_is_looked_for_and_named(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    driver: SupervisorDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         supervisor_module, "describe_failed_record", lambda *_, **__: "It fails on the record clicks-0 offset 7."
     )
-    supervisor = stage.supervisor()
+    supervisor = driver.supervisor()
     supervisor.poll()
-    stage.queries[0].fail(IN_CODE)
+    driver.queries[0].fail(IN_CODE)
     _poll_until(supervisor, lambda: supervisor.status.state.is_over)
 
     assert RunState.FAILED is supervisor.status.state
-    assert "ValueError: boom b'v1'" in stage.said[-1]
-    assert "It fails on the record clicks-0 offset 7." in stage.said[-1]
+    assert "ValueError: boom b'v1'" in driver.said[-1]
+    assert "It fails on the record clicks-0 offset 7." in driver.said[-1]
 
 
-def test_a_version_has_begun_before_its_first_batch_is_done(stage: Stage) -> None:
-    stage.supervisor().poll()
+def test_a_version_has_begun_before_its_first_batch_is_done(driver: SupervisorDriver) -> None:
+    driver.supervisor().poll()
 
-    assert 1 == stage.home.record().begun, "a driver that dies in its first batch may have written rows"
+    assert 1 == driver.home.record().begun, "a driver that dies in its first batch may have written rows"
 
 
 @pytest.mark.parametrize("needs", [True, False])
 def test_a_lost_checkpoint_is_built_again_where_the_table_alone_does_not_know_what_was_read(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, needs: bool
+    driver: SupervisorDriver, monkeypatch: pytest.MonkeyPatch, needs: bool
 ) -> None:
     def rebuild(job: Job, *_: Any, **__: Any) -> int:
         job.home.change(lambda record: replace(record, live=2, last=2, begun=2))
@@ -413,15 +415,15 @@ def test_a_lost_checkpoint_is_built_again_where_the_table_alone_does_not_know_wh
     monkeypatch.setattr(supervisor_module, "needs_versions", lambda *_: needs)
     monkeypatch.setattr(supervisor_module, "make_rows", lambda *_: None)
     monkeypatch.setattr(supervisor_module, "keeps_state", lambda rows: True)
-    stage.home.change(lambda record: replace(record, begun=1))
-    supervisor = stage.supervisor()
+    driver.home.change(lambda record: replace(record, begun=1))
+    supervisor = driver.supervisor()
     _poll_until(supervisor, lambda: supervisor.status.state is RunState.RUNNING)
 
-    assert [2 if needs else 1] == [query.version for query in stage.queries]
+    assert [2 if needs else 1] == [query.version for query in driver.queries]
 
 
 def test_a_version_whose_building_is_interrupted_is_resumed_after_a_pause(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    driver: SupervisorDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[int] = []
 
@@ -436,59 +438,59 @@ def test_a_version_whose_building_is_interrupted_is_resumed_after_a_pause(
     monkeypatch.setattr(supervisor_module, "needs_versions", lambda *_: True)
     monkeypatch.setattr(supervisor_module, "make_rows", lambda *_: None)
     monkeypatch.setattr(supervisor_module, "keeps_state", lambda rows: True)
-    stage.home.change(lambda record: replace(record, begun=1))
-    (stage.home.checkpoint(2) / "offsets").mkdir(parents=True)
-    (stage.home.checkpoint(2) / "offsets" / "0").write_text("")
-    supervisor = stage.supervisor()
+    driver.home.change(lambda record: replace(record, begun=1))
+    (driver.home.checkpoint(2) / "offsets").mkdir(parents=True)
+    (driver.home.checkpoint(2) / "offsets" / "0").write_text("")
+    supervisor = driver.supervisor()
     _poll_until(supervisor, lambda: supervisor.status.state is RunState.RESTARTING)
-    stage.clock.advance(seconds=2)
+    driver.clock.advance(seconds=2)
     _poll_until(supervisor, lambda: supervisor.status.state is RunState.RUNNING)
 
-    assert [2] == [query.version for query in stage.queries]
+    assert [2] == [query.version for query in driver.queries]
     assert 2 == len(tries)
 
 
-def test_a_query_is_stopped_between_two_batches(stage: Stage) -> None:
-    supervisor = stage.supervisor()
+def test_a_query_is_stopped_between_two_batches(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
     supervisor.poll()
     assert supervisor.is_between_batches(), "nothing was planned yet"
-    stage.checkpoint(planned=3, finished=2)
+    driver.checkpoint(planned=3, finished=2)
     assert not supervisor.is_between_batches()
-    stage.checkpoint(planned=3, finished=3)
+    driver.checkpoint(planned=3, finished=3)
     assert supervisor.is_between_batches()
-    stage.queries[0].late.append(report(2, 20, 30))
+    driver.queries[0].late.append(report(2, 20, 30))
 
     supervisor.stop()
 
-    assert not stage.queries[0].isActive
-    assert [1] == stage.committed, "its group would seem to be a batch behind"
-    assert "billing: stopped; batch 2 is done, and the next offsets are clicks-0: 30" == stage.said[-1]
-    status = read_status(stage.home.status_file)
+    assert not driver.queries[0].isActive
+    assert [1] == driver.committed, "its group would seem to be a batch behind"
+    assert "billing: stopped; batch 2 is done, and the next offsets are clicks-0: 30" == driver.said[-1]
+    status = read_status(driver.home.status_file)
     assert status is not None
     assert RunState.STOPPED is status.state
     assert 10 == status.records, "Spark reports a batch a moment after it is done"
-    assert not stage.home.is_live()
+    assert not driver.home.is_live()
 
 
-def test_one_pipeline_that_fails_leaves_the_others_alone_and_is_told_by_the_exit(stage: Stage) -> None:
+def test_one_pipeline_that_fails_leaves_the_others_alone_and_is_told_by_the_exit(driver: SupervisorDriver) -> None:
     other = replace(
-        stage.job, pipeline=replace(stage.pipeline, name="fraud", group="fraud"), home=Home(stage.home.root, "fraud")
+        driver.job, pipeline=replace(driver.pipeline, name="fraud", group="fraud"), home=Home(driver.home.root, "fraud")
     )
     runner = PipelineRunner(
-        [stage.job, other], stage.spark, available_now=True, say=stage.said.append, clock=stage.clock
+        [driver.job, other], driver.spark, available_now=True, say=driver.said.append, clock=driver.clock
     )
 
     def play(supervisors: Any) -> None:
-        if len(stage.queries) == 2:
-            stage.queries[0].fail(NO_TOPIC)
-            stage.queries[1].end()
+        if len(driver.queries) == 2:
+            driver.queries[0].fail(NO_TOPIC)
+            driver.queries[1].end()
 
     assert not runner.run(watch=play)
     assert [RunState.FAILED, RunState.DONE] == [supervisor.status.state for supervisor in runner.supervisors]
 
 
-def test_a_wish_to_stop_ends_a_run_and_is_no_failure(stage: Stage) -> None:
-    runner = PipelineRunner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
+def test_a_wish_to_stop_ends_a_run_and_is_no_failure(driver: SupervisorDriver) -> None:
+    runner = PipelineRunner([driver.job], driver.spark, say=driver.said.append, clock=driver.clock)
     wishes = [0]
 
     def play(supervisors: Any) -> None:
@@ -498,45 +500,47 @@ def test_a_wish_to_stop_ends_a_run_and_is_no_failure(stage: Stage) -> None:
     assert RunState.STOPPED is runner.supervisors[0].status.state
 
 
-def test_a_second_wish_does_not_wait_for_the_batch(stage: Stage) -> None:
-    stage.checkpoint(planned=2, finished=1)
-    runner = PipelineRunner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
+def test_a_second_wish_does_not_wait_for_the_batch(driver: SupervisorDriver) -> None:
+    driver.checkpoint(planned=2, finished=1)
+    runner = PipelineRunner([driver.job], driver.spark, say=driver.said.append, clock=driver.clock)
     wishes = [0]
 
     def play(supervisors: Any) -> None:
         wishes[0] = 2
 
     assert runner.run(count_stops=lambda: wishes[0], watch=play)
-    assert not stage.queries[0].isActive
+    assert not driver.queries[0].isActive
 
 
-def test_a_query_that_another_hand_stopped_is_not_started_again(stage: Stage) -> None:
-    supervisor = stage.supervisor()
+def test_a_query_that_another_hand_stopped_is_not_started_again(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
     supervisor.poll()
-    stage.queries[0].end()
+    driver.queries[0].end()
     supervisor.poll()
 
     assert RunState.STOPPED is supervisor.status.state
-    assert "somebody stopped its query" in stage.said[-1]
+    assert "somebody stopped its query" in driver.said[-1]
 
 
-def test_spark_that_died_ends_every_pipeline_with_an_error(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_that_died_ends_every_pipeline_with_an_error(
+    driver: SupervisorDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     gone = Py4JError("An error occurred while calling o65.isActive")
-    runner = PipelineRunner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
+    runner = PipelineRunner([driver.job], driver.spark, say=driver.said.append, clock=driver.clock)
 
     def play(supervisors: Any) -> None:
-        monkeypatch.setattr(Query, "exception", lambda query: _raise(gone))
+        monkeypatch.setattr(FakeQuery, "exception", lambda query: _raise(gone))
         monkeypatch.setattr(NoSpark, "_jvm", property(lambda spark: _raise(ConnectionRefusedError())), raising=False)
-        stage.queries[0].end()
+        driver.queries[0].end()
 
     assert not runner.run(watch=play)
-    assert "Spark itself has ended" in stage.said[-1]
-    status = read_status(stage.home.status_file)
+    assert "Spark itself has ended" in driver.said[-1]
+    status = read_status(driver.home.status_file)
     assert status is not None
-    assert (RunState.FAILED, stage.said[-1]) == (status.state, f"billing: {status.error}")
-    assert not stage.home.is_live()
+    assert (RunState.FAILED, driver.said[-1]) == (status.state, f"billing: {status.error}")
+    assert not driver.home.is_live()
 
 
 def _raise(error: Exception) -> None:
@@ -544,27 +548,27 @@ def _raise(error: Exception) -> None:
 
 
 def test_the_status_is_written_at_most_once_a_second_and_at_every_batch(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    driver: SupervisorDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Any] = []
     monkeypatch.setattr(supervisor_module, "write_status", lambda path, status: written.append(status))
-    supervisor = stage.supervisor()
+    supervisor = driver.supervisor()
     for _ in range(20):
         supervisor.poll()
-        stage.clock.advance(seconds=0.1)
+        driver.clock.advance(seconds=0.1)
     assert 2 == len(written)
 
-    stage.queries[0].reports.append(report(0, 0, 40))
+    driver.queries[0].reports.append(report(0, 0, 40))
     supervisor.poll()
     assert 3 == len(written)
 
 
-def test_a_bad_record_file_is_an_error_and_nothing_is_started(stage: Stage) -> None:
-    stage.home.folder.mkdir(parents=True)
-    (stage.home.folder / "record.json").write_text("{")
+def test_a_bad_record_file_is_an_error_and_nothing_is_started(driver: SupervisorDriver) -> None:
+    driver.home.folder.mkdir(parents=True)
+    (driver.home.folder / "record.json").write_text("{")
     with pytest.raises(UserError, match="the live version of billing is unknown"):
-        stage.supervisor().poll()
-    assert [] == stage.queries
+        driver.supervisor().poll()
+    assert [] == driver.queries
 
 
 def _poll_until(supervisor: Supervisor, reached: Callable[[], bool]) -> None:

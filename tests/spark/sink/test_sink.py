@@ -370,7 +370,7 @@ def test_a_dead_letters_key_names_the_record_that_it_came_from() -> None:
         parse_origin_key(b"clicks-3")
 
 
-def said(broker: BrokerUnderTest, topic: str | None, given: list[Row], **options: str) -> str:
+def error_of(broker: BrokerUnderTest, topic: str | None, given: list[Row], **options: str) -> str:
     query = Query(broker.bootstrap_servers, topic, id=broker.unique("bad"), **options)
     with pytest.raises(UserError) as failure:
         query.run(0, given)
@@ -380,18 +380,18 @@ def said(broker: BrokerUnderTest, topic: str | None, given: list[Row], **options
 def test_bad_rows_are_errors_and_write_nothing(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic("clicks", config={"max.message.bytes": "2000"})
     compacted = broker.create_topic("compacted", config={"cleanup.policy": "compact"})
-    sentences = {
-        f"Topic {topic}s does not exist. Did you mean {topic}?": said(broker, f"{topic}s", numbered(1)),
-        "Row 1 of Spark partition 0 of batch 0 names no topic": said(broker, None, [{"value": "a", "topic": None}]),
-        f"Row 1 of Spark partition 0 of batch 0 is for partition 4 of topic {topic}, which has": said(
+    messages = {
+        f"Topic {topic}s does not exist. Did you mean {topic}?": error_of(broker, f"{topic}s", numbered(1)),
+        "Row 1 of Spark partition 0 of batch 0 names no topic": error_of(broker, None, [{"value": "a", "topic": None}]),
+        f"Row 1 of Spark partition 0 of batch 0 is for partition 4 of topic {topic}, which has": error_of(
             broker, topic, [{"value": "a", "partition": 4}]
         ),
-        "A row of Spark partition 0 of batch 0 makes a record of": said(broker, topic, [{"value": "x" * 3000}]),
-        "A header has no key": said(broker, topic, [{"value": "a", "headers": [{"key": None, "value": b""}]}]),
-        f"Partition 0 of topic {compacted}": said(broker, compacted, [{"value": "without a key"}]),
+        "A row of Spark partition 0 of batch 0 makes a record of": error_of(broker, topic, [{"value": "x" * 3000}]),
+        "A header has no key": error_of(broker, topic, [{"value": "a", "headers": [{"key": None, "value": b""}]}]),
+        f"Partition 0 of topic {compacted}": error_of(broker, compacted, [{"value": "without a key"}]),
     }
 
-    assert [] == [(begin, text) for begin, text in sentences.items() if not text.startswith(begin)]
+    assert [] == [(begin, text) for begin, text in messages.items() if not text.startswith(begin)]
     assert 0 == broker.end_offset(topic)
 
 

@@ -49,7 +49,7 @@ def test_a_dataframe_and_a_stream_become_records(
     given = {"bootstrap.servers": broker.bootstrap_servers, "topic": target}
     writer = frame.write.format("logmark").mode("append").options(**given)
     if broker.is_ours:
-        with pytest.raises(PySparkException, match=r"A topic has no place for the column extra: the columns are key"):
+        with pytest.raises(PySparkException, match=r"A topic cannot take the column extra: the columns are key"):
             frame.selectExpr("value", "1 AS extra").write.format("logmark").mode("append").options(**given).save()
         with pytest.raises(PySparkException, match=r"A topic cannot be overwritten\. Nothing was written\."):
             frame.write.format("logmark").mode("overwrite").options(**given).save()

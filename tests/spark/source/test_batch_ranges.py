@@ -1,4 +1,4 @@
-"""Which offsets a batch read takes, and the sentences for those that it cannot."""
+"""Which offsets a batch read takes, and the errors for those that it cannot."""
 
 import logging
 import re
@@ -69,9 +69,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("given", "sentence"), MISTAKES)
-def test_a_batch_read_that_cannot_be_is_an_error(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(UserError, match=re.escape(sentence)):
+@pytest.mark.parametrize(("given", "message"), MISTAKES)
+def test_a_batch_read_that_cannot_be_is_an_error(given: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
         ranges(logs(), **given)
 
 

@@ -60,11 +60,11 @@ BAD_STARTS = [
 ]
 
 
-@pytest.mark.parametrize(("given", "sentence"), BAD_STARTS)
-def test_a_start_that_cannot_be_is_an_error_and_nothing_is_committed(given: dict[str, str], sentence: str) -> None:
+@pytest.mark.parametrize(("given", "message"), BAD_STARTS)
+def test_a_start_that_cannot_be_is_an_error_and_nothing_is_committed(given: dict[str, str], message: str) -> None:
     cluster = FakeCluster(p0=(10, 100), p1=(0, 50))
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         follow(cluster, **given).start()
     assert [] == cluster.commits
 

@@ -12,7 +12,7 @@ from logmark.offsets.reset.targets import ToEarliest
 from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
 from logmark.offsets.spark_checkpoints.folder import LocalFolder
 from logmark.offsets.spark_checkpoints.rewind import build_rewind, plan_moves
-from tests.cli.conftest import Ran, run
+from tests.cli.conftest import CommandResult, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 
@@ -63,10 +63,10 @@ class Query:
         rows = frame.select("partition", "offset").collect()
         self.batches.append((batch_id, sorted((row.partition, row.offset) for row in rows)))
 
-    def logmark(self, *arguments: str) -> Ran:
+    def logmark(self, *arguments: str) -> CommandResult:
         return run(*arguments, servers=self.broker.bootstrap_servers)
 
-    def offsets_spark(self, *arguments: str) -> Ran:
+    def offsets_spark(self, *arguments: str) -> CommandResult:
         done = self.logmark("offsets", "spark", str(self.checkpoint), *arguments)
         assert 0 == done.exit_code, done.error
         return done

@@ -284,7 +284,7 @@ def test_a_restart_after_failed_commits_does_not_go_back() -> None:
 REFUSED = CommitRefused("billing", dict.fromkeys((P0, P1), ErrorCode.GROUP_AUTHORIZATION_FAILED))
 
 
-class Refusing(FakeCluster):
+class RefusingCluster(FakeCluster):
     """Lets everybody see the group, and refuses commits while `refuses` says so."""
 
     refuses: int = 1_000_000
@@ -307,7 +307,7 @@ def read(follower: GroupFollower, position: Position, triggers: int, records_max
 
 
 def test_where_no_commit_is_allowed_a_query_reads_each_record_once() -> None:
-    cluster = Refusing(p0=(0, 40))
+    cluster = RefusingCluster(p0=(0, 40))
     cluster.reset(p0=10)
     follower = follow(cluster, **EARLY)
 
@@ -315,7 +315,7 @@ def test_where_no_commit_is_allowed_a_query_reads_each_record_once() -> None:
 
 
 def test_where_no_commit_is_allowed_a_restarted_query_continues() -> None:
-    cluster = Refusing(p0=(0, 40))
+    cluster = RefusingCluster(p0=(0, 40))
     cluster.reset(p0=10)
     end = step(follower := follow(cluster, **EARLY), follower.start(), 10)
 
@@ -323,7 +323,7 @@ def test_where_no_commit_is_allowed_a_restarted_query_continues() -> None:
 
 
 def test_a_reset_is_followed_once_though_the_commit_after_it_is_refused() -> None:
-    cluster = Refusing(p0=(0, 40))
+    cluster = RefusingCluster(p0=(0, 40))
     cluster.refuses = 0
     follower = follow(cluster, **EARLY)
     end = step(follower, follower.start(), 30)
@@ -336,7 +336,7 @@ def test_a_reset_is_followed_once_though_the_commit_after_it_is_refused() -> Non
 
 
 def test_a_refused_commit_during_a_reset_rewinds_no_other_partition() -> None:
-    cluster = Refusing(p0=(0, 50), p1=(0, 50))
+    cluster = RefusingCluster(p0=(0, 50), p1=(0, 50))
     cluster.refuses = 0
     follower = follow(cluster, **EARLY)
     end = step(follower, follower.start(), 100)

@@ -21,11 +21,11 @@ from logmark.spark.source.position import GroupCommit, Position
 from tests.harness.searches import examples
 from tests.spark.source.test_group_follower import EARLY, P0, P1, FakeCluster, follow
 
-PLACES = (P0, P1)
+PARTITIONS = (P0, P1)
 SEEN, LOST, UNSURE, REFUSED = "seen", "lost", "unsure", "refused"
 
 
-class Unreliable(FakeCluster):
+class UnreliableCluster(FakeCluster):
     """Answers commits as `fate` says, and looks at the group unless it is away."""
 
     fate = SEEN
@@ -52,7 +52,7 @@ class Query(RuleBasedStateMachine):
     @initialize(foreign=st.none() | st.integers(0, 20), fate=st.sampled_from([SEEN, LOST, UNSURE, REFUSED]))
     def begin(self, foreign: int | None, fate: str) -> None:
         self.clock = ManualClock()
-        self.cluster = Unreliable(p0=(0, 30), p1=(0, 30))
+        self.cluster = UnreliableCluster(p0=(0, 30), p1=(0, 30))
         if foreign is not None:
             self.cluster.reset(p0=foreign)
         self.cluster.fate = fate
@@ -68,7 +68,7 @@ class Query(RuleBasedStateMachine):
 
     @rule(records=st.integers(1, 50))
     def produce(self, records: int) -> None:
-        for partition in PLACES:
+        for partition in PARTITIONS:
             start, end = self.cluster.logs[partition]
             self.cluster.logs[partition] = (start, end + records)
 
@@ -112,7 +112,7 @@ class Query(RuleBasedStateMachine):
         one = self.cluster.offsets[partition]
         return GroupCommit(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
 
-    @rule(partition=st.sampled_from(PLACES), offset=st.integers(0, 30), keeps_metadata=st.booleans())
+    @rule(partition=st.sampled_from(PARTITIONS), offset=st.integers(0, 30), keeps_metadata=st.booleans())
     def reset(self, partition: TopicPartition, offset: int, keeps_metadata: bool) -> None:
         self.trigger(SEEN, is_blind=False, records=1)  # only what the query has seen can be told from what it has not
         there = self.cluster.offsets[partition]
@@ -131,7 +131,7 @@ class Query(RuleBasedStateMachine):
             self.cluster.offsets[partition] = one
             self.moved[partition] = one.offset
 
-    @rule(partition=st.sampled_from(PLACES))
+    @rule(partition=st.sampled_from(PARTITIONS))
     def expire(self, partition: TopicPartition) -> None:
         self.cluster.offsets.pop(partition, None)
         self.moved.pop(partition, None)

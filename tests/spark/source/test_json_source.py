@@ -103,10 +103,10 @@ EDGES = (
 )  # fmt: skip
 
 
-def made(chance: random.Random) -> str:
+def random_record(chance: random.Random) -> str:
     """A record of anything, mostly of what its schema says."""
-    letters = 'aé\u2603\U0001f600\\"/\n\x7f'
-    text = lambda: "".join(chance.choice(letters) for _ in range(chance.randint(0, 9)))  # noqa: E731
+    characters = 'aé\u2603\U0001f600\\"/\n\x7f'
+    text = lambda: "".join(chance.choice(characters) for _ in range(chance.randint(0, 9)))  # noqa: E731
     number = lambda: chance.choice([0.1, -0.0, 1e-7, 1.5e300]) * chance.choice([1, 10, chance.random()])  # noqa: E731
     fields = {
         "s": text,
@@ -132,7 +132,7 @@ def test_what_is_taken_and_what_is_refused_is_as_from_json_does_it_but_for_the_d
     spark: "SparkSession", our_broker: BrokerUnderTest
 ) -> None:
     chance = random.Random(6)
-    texts = [*DIFFERENT, *EDGES, *(made(chance) for _ in range(400))]
+    texts = [*DIFFERENT, *EDGES, *(random_record(chance) for _ in range(400))]
     topic = our_broker.create_topic(our_broker.unique("corpus"))
     our_broker.produce(topic, texts)
     where = {"bootstrap.servers": our_broker.bootstrap_servers, "subscribe": topic}

@@ -1,4 +1,4 @@
-"""The options of format("logmark") as a reader, and the sentences for mistakes in them."""
+"""The options of format("logmark") as a reader, and the errors for mistakes in them."""
 
 import pickle
 import re
@@ -235,9 +235,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("given", "sentence"), MISTAKES)
-def test_a_mistake_in_a_batch_read_is_an_error(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(UserError, match=re.escape(sentence)):
+@pytest.mark.parametrize(("given", "message"), MISTAKES)
+def test_a_mistake_in_a_batch_read_is_an_error(given: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
         parse_source_options(given, is_stream=False)
 
 
@@ -258,7 +258,7 @@ STREAM_MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("given", "sentence"), STREAM_MISTAKES)
-def test_a_mistake_in_a_stream_is_an_error(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(UserError, match=re.escape(sentence)):
+@pytest.mark.parametrize(("given", "message"), STREAM_MISTAKES)
+def test_a_mistake_in_a_stream_is_an_error(given: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
         parse_source_options(given, is_stream=True)

@@ -211,7 +211,7 @@ def test_two_short_absences_are_not_one_long_one(cluster: FakeCluster, seconds: 
         assert start is stream.latestOffset(start, ReadAllAvailable())
 
 
-class AwayAtFirst(FakeCluster):
+class UnreachableCluster(FakeCluster):
     """A cluster that nobody reaches for a while, and how many clients asked for it."""
 
     connections = 0
@@ -222,16 +222,16 @@ class AwayAtFirst(FakeCluster):
         return super().metadata(topics)
 
 
-LETTERS = {"value.format": "json", "value.schema": "a INT", "deadLetters.topic": "dead"}
+DEAD_LETTERS = {"value.format": "json", "value.schema": "a INT", "deadLetters.topic": "dead"}
 
 
 @pytest.fixture
-def away_at_first(monkeypatch: pytest.MonkeyPatch) -> AwayAtFirst:
-    cluster = AwayAtFirst(p0=(0, 100))
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> UnreachableCluster:
+    cluster = UnreachableCluster(p0=(0, 100))
     cluster.logs[TopicPartition("dead", 0)] = (0, 0)
     away(cluster)
 
-    def connect(options: SourceOptions, timeout_s: float) -> AwayAtFirst:
+    def connect(options: SourceOptions, timeout_s: float) -> UnreachableCluster:
         cluster.connections += 1
         return cluster
 
@@ -242,28 +242,28 @@ def away_at_first(monkeypatch: pytest.MonkeyPatch) -> AwayAtFirst:
 STANDS = Position(group="billing", query="q", generation=1, first={P0: 5}, next={P0: 5}).to_json()
 
 
-@pytest.mark.parametrize("given", [{}, LETTERS])
+@pytest.mark.parametrize("given", [{}, DEAD_LETTERS])
 def test_a_query_that_continues_from_its_checkpoint_waits_for_a_broker_that_is_away(
-    away_at_first: AwayAtFirst, seconds: list[float], given: dict[str, str]
+    unreachable: UnreachableCluster, seconds: list[float], given: dict[str, str]
 ) -> None:
     stream = reader(**given)
     while seconds[0] < 600:
         assert STANDS is stream.latestOffset(STANDS, ReadAllAvailable())
         seconds[0] += 10
-    away_at_first.failure = None
+    unreachable.failure = None
 
     assert {"clicks": {"0": 100}} == stream.latestOffset(STANDS, ReadAllAvailable())["t"]
-    assert 1 == away_at_first.connections, "a client for each try stays open"
+    assert 1 == unreachable.connections, "a client for each try stays open"
 
 
-@pytest.mark.parametrize("given", [{}, LETTERS])
+@pytest.mark.parametrize("given", [{}, DEAD_LETTERS])
 def test_available_now_continues_from_its_checkpoint_when_its_broker_is_back(
-    away_at_first: AwayAtFirst, seconds: list[float], given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    unreachable: UnreachableCluster, seconds: list[float], given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pause(length: float) -> None:
         seconds[0] += length
         if seconds[0] > 60:
-            away_at_first.failure = None
+            unreachable.failure = None
 
     monkeypatch.setattr("time.sleep", pause)
     stream = reader(**given)
@@ -271,12 +271,12 @@ def test_available_now_continues_from_its_checkpoint_when_its_broker_is_back(
 
     there = stream.latestOffset(STANDS, ReadAllAvailable())
     assert {"clicks": {"0": 100}} == there["t"]
-    away_at_first.logs[P0] = (0, 200)
+    unreachable.logs[P0] = (0, 200)
     assert there == stream.latestOffset(there, ReadAllAvailable()), "what came later is left for the next run"
 
 
-def test_a_new_query_does_not_wait_for_its_first_contact(away_at_first: AwayAtFirst, seconds: list[float]) -> None:
-    stream = reader(**LETTERS)
+def test_a_new_query_does_not_wait_for_its_first_contact(unreachable: UnreachableCluster, seconds: list[float]) -> None:
+    stream = reader(**DEAD_LETTERS)
     stream.prepareForTriggerAvailableNow()
 
     with pytest.raises(BrokerUnreachable):
@@ -347,7 +347,7 @@ def test_a_group_that_may_not_be_used_ends_a_new_query_for_good(cluster: FakeClu
         reader().initialOffset()
 
 
-def said(broker: BrokerUnderTest, topic: str, **given: str) -> str:
+def error_of(broker: BrokerUnderTest, topic: str, **given: str) -> str:
     """What ends a stream before it has begun."""
     named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g"), **given}
     with pytest.raises(UserError) as failure:
@@ -362,19 +362,21 @@ def test_bad_input_is_an_error_and_commits_nothing(broker: BrokerUnderTest) -> N
     broker.commit(broker.group("g"), {(topic, 0): 20})
     broker.commit(broker.group("far"), {(topic, 0): 70})
     none = {"auto.offset.reset": "none"}
-    sentences = {
-        "There is no topic nowhere at": said(broker, "nowhere"),
-        "There is no partition": said(broker, topic, **{"subscribe": "", "assign": f'{{"{topic}": [3]}}'}),
-        f"At most 10 records were deleted before this query read them: 10 records of {topic}-0 (": said(broker, topic),
-        f"Positions are not in their logs: offset 70 of {topic}-0 lies beyond": said(
+    messages = {
+        "There is no topic nowhere at": error_of(broker, "nowhere"),
+        "There is no partition": error_of(broker, topic, **{"subscribe": "", "assign": f'{{"{topic}": [3]}}'}),
+        f"At most 10 records were deleted before this query read them: 10 records of {topic}-0 (": error_of(
+            broker, topic
+        ),
+        f"Positions are not in their logs: offset 70 of {topic}-0 lies beyond": error_of(
             broker, topic, **{"group.id": broker.group("far")}
         ),
-        f"Group {broker.group('g')} has no committed offset for {other}-0": said(broker, other, **none),
-        "The option startingOffsets must say something": said(broker, other, startingOffsets='{"x": {"0": 1}}'),
-        "startingTimestamp asks for 2096-10-02": said(broker, other, startingTimestamp="4000000000000"),
+        f"Group {broker.group('g')} has no committed offset for {other}-0": error_of(broker, other, **none),
+        "The option startingOffsets must say something": error_of(broker, other, startingOffsets='{"x": {"0": 1}}'),
+        "startingTimestamp asks for 2096-10-02": error_of(broker, other, startingTimestamp="4000000000000"),
     }
 
-    assert [] == [(begin, text) for begin, text in sentences.items() if not text.startswith(begin)]
+    assert [] == [(begin, text) for begin, text in messages.items() if not text.startswith(begin)]
     assert {(topic, 0): 20} == broker.committed(broker.group("g"))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import NewPartitions
 
 from logmark.log.checkpoints import CLEANED, read_offsets
@@ -37,7 +37,7 @@ def consumed(broker: BrokerUnderTest, *topics: str, isolation: str = "read_uncom
     consumer = broker.consumer(isolation_level=isolation, enable_partition_eof=True)
     known = consumer.list_topics(timeout=60).topics
     partitions = [
-        Place(topic, number, broker.start_offset(topic, number))
+        ClientPartition(topic, number, broker.start_offset(topic, number))
         for topic in topics
         for number in known[topic].partitions
     ]
@@ -165,13 +165,13 @@ def _has_read(broker: BrokerUnderTest, group: str, topics: list[str]) -> Callabl
         committed = broker.committed(group)
         known = reader.list_topics(timeout=60).topics
         partitions = [(topic, number) for topic in topics for number in known[topic].partitions]
-        ends = {partition: reader.get_watermark_offsets(Place(*partition), timeout=60)[1] for partition in partitions}
+        ends = {one: reader.get_watermark_offsets(ClientPartition(*one), timeout=60)[1] for one in partitions}
         return ends == {partition: committed.get(partition) for partition in partitions}
 
     return stands_at_the_ends
 
 
-class Run:
+class StreamRun:
     """A stream to nowhere, with a checkpoint that outlives it."""
 
     def __init__(
@@ -205,7 +205,7 @@ def test_commits_appear_after_every_batch_at_idle_at_the_end_and_after_a_restart
     broker.produce(topic, numbers(100))
     group = broker.group("weekly")
     given = {"auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "30"}
-    run = Run(spark, broker, topic, tmp_path / "checkpoint", **given)
+    run = StreamRun(spark, broker, topic, tmp_path / "checkpoint", **given)
 
     # At the end of availableNow.
     assert 4 == run.to_the_end()
@@ -248,7 +248,7 @@ def test_a_bounded_replay_reads_two_hours_of_the_past_and_ends(
         broker.produce(topic, numbers(10), timestamp_ms=now_ms - hours * 3_600_000)
     bounds = {"startingTimestamp": "-4h30m", "endingTimestamp": str(now_ms - 9_000_000), "maxOffsetsPerTrigger": "7"}
 
-    assert 3 == Run(spark, broker, topic, tmp_path / "checkpoint", **bounds).to_the_end()
+    assert 3 == StreamRun(spark, broker, topic, tmp_path / "checkpoint", **bounds).to_the_end()
     assert {(topic, 0): 40} == broker.committed(broker.group("weekly"))
 
 
@@ -261,7 +261,7 @@ def test_what_stops_a_stream_is_one_error_and_commits_nothing(
     group = broker.group("weekly")
     broker.commit(group, {(topic, 0): 20})
 
-    query = Run(spark, broker, topic, tmp_path / "checkpoint").start(availableNow=True)
+    query = StreamRun(spark, broker, topic, tmp_path / "checkpoint").start(availableNow=True)
     wait_until(lambda: query.exception() is not None, "the query fails", deadline_s=DEADLINE_S)
     said = find_message(str(query.exception()))
     with pytest.raises(Exception, match=r"(?i)has no option startOffsets\. Did you mean startingOffsets\?"):
@@ -276,7 +276,7 @@ def test_a_stream_that_may_lose_records_continues_at_the_first_that_is_left(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
     topic = broker.create_topic("clicks")
-    run = Run(spark, broker, topic, tmp_path / "checkpoint", startingOffsets="earliest", failOnDataLoss="false")
+    run = StreamRun(spark, broker, topic, tmp_path / "checkpoint", startingOffsets="earliest", failOnDataLoss="false")
     broker.produce(topic, numbers(50))
     assert 1 == run.to_the_end()
     broker.produce(topic, numbers(50))
@@ -342,7 +342,7 @@ def test_a_running_query_outlives_the_absence_of_its_broker(spark: "SparkSession
         broker = BrokerUnderTest("logmark", own.bootstrap_servers, own)
         topic, group = broker.create_topic("clicks"), broker.group("weekly")
         broker.produce(topic, numbers(10))
-        query = Run(spark, broker, topic, tmp_path / "checkpoint", startingOffsets="earliest").start()
+        query = StreamRun(spark, broker, topic, tmp_path / "checkpoint", startingOffsets="earliest").start()
         wait_for(query, stands_at(broker, group, topic, 10), "the query has caught up")
         own.stop()
         time.sleep(away_s)

@@ -129,18 +129,18 @@ def test_a_table_is_no_worse_for_a_new_query_that_starts_behind_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("stale", "sentence"),
+    ("stale", "message"),
     [
         (batch({P0: 10}, {P0: 20}, generation=1), "A newer query has taken over"),
         (batch({P0: 15}, {P0: 20}, generation=5), "ends at offset 10"),
         (batch({P0: 10}, {P0: 20}, generation=6, group="fraud"), "another group"),
     ],
 )
-def test_what_must_not_be_written_is_an_error_and_leaves_no_file(tmp_path: Path, stale: Batch, sentence: str) -> None:
+def test_what_must_not_be_written_is_an_error_and_leaves_no_file(tmp_path: Path, stale: Batch, message: str) -> None:
     write(tmp_path, batch({P0: 0}, {P0: 10}, generation=5), clicks(0, 10))
     files = sorted(tmp_path.rglob("*"))
 
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         write(tmp_path, stale, clicks(10, 20))
     assert files == sorted(tmp_path.rglob("*"))
 

@@ -29,7 +29,7 @@ from logmark.spark.tables.modes import Rules
 from logmark.spark.tables.versions import next_version, swap_in_version, version_path
 from tests.spark.table_batches import P0, P1, WHERE, Columns, Row, batch, rows, spark_schema, staging
 
-PLACES = (P0, P1)
+PARTITIONS = (P0, P1)
 CRASHES = ("none", "none", "staging", "before commit", "after commit", "before checkpoint")
 Offsets = dict[TopicPartition, int]
 
@@ -65,7 +65,7 @@ class QueryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = Path(tempfile.mkdtemp())
-        self.ends: Offsets = dict.fromkeys(PLACES, 0)
+        self.ends: Offsets = dict.fromkeys(PARTITIONS, 0)
         self.next: Offsets = dict(self.ends)
         self.generation, self.query, self.number = 1, 1, 0
         self.planned: Batch | None = None
@@ -74,7 +74,7 @@ class QueryMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.table)
 
-    @rule(partition=st.sampled_from(PLACES), count=st.integers(1, 6))
+    @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(1, 6))
     def produce(self, partition: TopicPartition, count: int) -> None:
         self.ends[partition] += count
 
@@ -185,7 +185,7 @@ class StatelessMachine(QueryMachine):
         self.read |= read
 
     @precondition(lambda self: self.planned is None)
-    @rule(partition=st.sampled_from(PLACES), share=st.floats(0, 1))
+    @rule(partition=st.sampled_from(PARTITIONS), share=st.floats(0, 1))
     def seek(self, partition: TopicPartition, share: float) -> None:
         self.generation += 1
         self.next[partition] = round(self.ends[partition] * share)
@@ -200,7 +200,7 @@ class StatelessMachine(QueryMachine):
     @precondition(lambda self: commits.open_table(self.table) is not None)
     @rule()
     def lose_table(self) -> None:
-        """Somebody takes the table away, and does what the sentence says where that is not enough for a new one."""
+        """Somebody takes the table away, and does what the error says where that is not enough for a new one."""
         shutil.rmtree(self.table)
         self.table.mkdir()
         one = self.plan(5)
@@ -210,7 +210,7 @@ class StatelessMachine(QueryMachine):
             self.lose_checkpoint()
         else:
             self.generation, self.number, self.planned = self.generation + 1, self.number + 1, None
-        self.next, self.committed = dict.fromkeys(PLACES, 0), dict.fromkeys(PLACES, 0)
+        self.next, self.committed = dict.fromkeys(PARTITIONS, 0), dict.fromkeys(PARTITIONS, 0)
         self.model, self.read, self.held = {}, set(), None
 
     @invariant()
@@ -285,7 +285,7 @@ class CountingMachine(QueryMachine):
     @rule()
     def is_moved_back(self) -> None:
         self.generation += 1
-        self.next = dict.fromkeys(PLACES, 0)
+        self.next = dict.fromkeys(PARTITIONS, 0)
         self.refuse("was moved back")
 
     @precondition(lambda self: not self.is_dead and bool(self.taken))
@@ -294,9 +294,9 @@ class CountingMachine(QueryMachine):
         self.generation, self.query, self.number, self.planned = self.generation + 1, self.query + 1, 0, None
         self.refuse("its checkpoint is new")
 
-    def refuse(self, sentence: str) -> None:
+    def refuse(self, message: str) -> None:
         end = {partition: max(1, end) for partition, end in self.ends.items()}
-        with pytest.raises(UserError, match=sentence):
+        with pytest.raises(UserError, match=message):
             self.run(self.batch(self.next, end), [{"key": "wrong", "count": 1}], "none")
         self.is_dead, self.planned = True, None
 
@@ -307,7 +307,7 @@ class CountingMachine(QueryMachine):
         table, number = self.table, next_version(self.table)
         self.table = version_path(table, number)
         self.generation, self.query, self.number = self.generation + 1, self.query + 1, 0
-        self.next, self.state, self.taken, self.model = dict.fromkeys(PLACES, 0), Counter(), {}, []
+        self.next, self.state, self.taken, self.model = dict.fromkeys(PARTITIONS, 0), Counter(), {}, []
         self.is_dead = False
         self.execute(self.plan(3), crash)
         self.execute(self.plan(1000), crash)

@@ -274,7 +274,7 @@ def test_the_rows_of_a_seek_are_taken_and_the_state_is_not_moved_by_it(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("settings", "first", "sentence"),
+    ("settings", "first", "message"),
     [
         ({"number": 1, "generation": 2}, 4, r"was moved back: the batch begins at offset 4 .* counted up to 10"),
         ({"number": 0, "query": "other", "generation": 2}, 10, r"began without it: its checkpoint is new"),
@@ -283,12 +283,12 @@ def test_the_rows_of_a_seek_are_taken_and_the_state_is_not_moved_by_it(tmp_path:
     ],
 )
 def test_what_would_count_twice_or_from_nothing_is_an_error_and_leaves_no_file(
-    tmp_path: Path, settings: dict[str, Any], first: int, sentence: str
+    tmp_path: Path, settings: dict[str, Any], first: int, message: str
 ) -> None:
     totals(tmp_path, 0, 10, {"a": 1}, number=0)
     files = sorted(tmp_path.rglob("*"))
 
-    with pytest.raises(UserError, match=sentence) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         totals(tmp_path, first, first + 5, {"b": 2}, **settings)
 
     assert "Nothing was written" in str(refused.value)
@@ -354,7 +354,7 @@ def test_rows_that_do_not_say_where_they_came_from_are_not_appended(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("mode", "given", "sentence"),
+    ("mode", "given", "message"),
     [
         ("overwrite", {}, "There is no mode 'overwrite'"),
         ("upsert", {}, "Mode upsert needs keys"),
@@ -364,6 +364,6 @@ def test_rows_that_do_not_say_where_they_came_from_are_not_appended(tmp_path: Pa
         ("upsert", {"keys": "user", "delete_by": "user"}, "is a key, so it cannot tell"),
     ],
 )
-def test_rules_that_do_not_go_together_are_an_error(mode: str, given: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_rules_that_do_not_go_together_are_an_error(mode: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Rules.of(mode, **given).check(USERS)

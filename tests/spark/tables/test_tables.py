@@ -56,7 +56,7 @@ def truth(numbers: Iterable[int]) -> list[tuple[str, int]]:
 
 
 def finish(query: "StreamingQuery") -> None:
-    """Waits for the end of a query; raises the sentence that stopped it."""
+    """Waits for the end of a query; raises the error that stopped it."""
     from pyspark.errors import StreamingQueryException
 
     try:

@@ -360,19 +360,19 @@ def test_a_table_may_begin_with_a_version_that_is_swapped_in(tmp_path: Path) -> 
 
 
 def test_all_transactions_are_found_in_the_log_and_in_its_checkpoints(table: Path) -> None:
-    def told() -> dict[str, int | None]:
+    def read_versions() -> dict[str, int | None]:
         delta = DeltaTable(str(table))
         return {name: delta.transaction_version(name) for name in transactions(delta, table)}
 
     expected = transactions(DeltaTable(str(table)), table)
     assert {"logmark/next/clicks/0", "logmark/batch", "logmark/query"} <= set(expected)
-    assert expected == told()
+    assert expected == read_versions()
     DeltaTable(str(table)).create_checkpoint()
     for old in sorted((table / "_delta_log").glob("*.json"))[:-1]:
         old.unlink()
     assert expected == transactions(DeltaTable(str(table)), table)
     count(table, 3, total=3)
-    assert expected | {"logmark/next/clicks/0": 40, "logmark/batch": 3} == told()
+    assert expected | {"logmark/next/clicks/0": 40, "logmark/batch": 3} == read_versions()
 
 
 def test_readers_that_poll_during_swaps_see_the_old_or_the_new(table: Path) -> None:

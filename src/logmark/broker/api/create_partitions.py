@@ -78,7 +78,7 @@ def _growth(wanted: schema.RequestTopic, at: "Request", *, is_repeated: bool) ->
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every topic, with the error."""
+    """Return every topic with the error."""
     return schema.Response(
         results=[schema.ResponseTopic(name=topic.name, error_code=code) for topic in request.topics]
     )

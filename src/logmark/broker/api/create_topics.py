@@ -150,7 +150,7 @@ def _partition_count(wanted: schema.RequestTopic, at: "Request") -> int:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every topic, with the error."""
+    """Return every topic with the error."""
     return schema.Response(
         topics=[schema.ResponseTopic(name=topic.name, error_code=code, configs=[]) for topic in request.topics]
     )

@@ -74,7 +74,7 @@ def _delete(
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every partition, with the error."""
+    """Return every partition with the error."""
     return schema.Response(
         topics=[
             schema.ResponseTopic(

@@ -76,6 +76,6 @@ def _find(name: str | None, topic_id: bytes, at: "Request", *, is_repeated: bool
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every topic, with the error."""
+    """Return every topic with the error."""
     names = [topic.name for topic in request.topics] if version >= 6 else list(request.topic_names)
     return schema.Response(responses=[schema.ResponseTopic(name=name, error_code=code) for name in names])

@@ -19,7 +19,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Answers with the address that this client's listener advertises."""
+    """Return the address that this client's listener advertises."""
     if request.endpoint_type == CONTROLLERS:
         return schema.Response(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message="There are no controllers to connect to."

@@ -142,7 +142,7 @@ def _broker(name: str, request: schema.Request, at: "Request") -> Iterable[schem
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every resource, with the error."""
+    """Return every resource with the error."""
     return schema.Response(
         results=[
             schema.ResponseResource(

@@ -27,7 +27,7 @@ ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 def handle(request: schema.Request, at: "Request") -> LongWork:
-    """Every group that was asked for, as it stands, once."""
+    """Describe every requested group as it stands, once."""
     return LongWork(_answer(request, at))
 
 

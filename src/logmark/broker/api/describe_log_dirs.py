@@ -53,7 +53,7 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """No directory, and the error where the version has a field for it."""
+    """Return no directory, and the error where the version has a field for it."""
     return schema.Response(error_code=code)
 
 

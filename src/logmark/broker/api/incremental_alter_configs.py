@@ -112,7 +112,7 @@ def _change(
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every resource, with the error."""
+    """Return every resource with the error."""
     return schema.Response(
         responses=[
             schema.ResponseResource(

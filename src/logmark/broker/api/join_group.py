@@ -87,7 +87,7 @@ def _response(joined: Joined, members: list[schema.ResponseMember], at: "Request
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Nothing but the error, and the id that the member came with."""
+    """Return the error, with the id that the member came with."""
     return schema.Response(error_code=code, protocol_name=_protocol(None, version), member_id=request.member_id)
 
 

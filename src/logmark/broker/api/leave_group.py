@@ -32,7 +32,7 @@ def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response]
 
 
 def _leave(request: schema.Request, at: "Request", leavers: Iterable[Leaver]) -> Awaitable[Left]:
-    """Let them out now; even none, which tells whether there is such a group."""
+    """Remove the members now; without any, the answer still tells whether there is such a group."""
     return at.broker.groups.leave(Leave(group=request.group_id, leavers=tuple(leavers)))
 
 

@@ -94,10 +94,11 @@ def _answer(
         return None, _failed(wanted.partition_index, refused.code)
     if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
         return partition, _found(wanted.partition_index, -1, -1)
-    return None, _found(wanted.partition_index, _place(partition, wanted.timestamp, is_committed=is_committed), -1)
+    offset = _find_offset(partition, wanted.timestamp, is_committed=is_committed)
+    return None, _found(wanted.partition_index, offset, -1)
 
 
-def _place(partition: Partition, which: int, *, is_committed: bool) -> int:
+def _find_offset(partition: Partition, which: int, *, is_committed: bool) -> int:
     if which == LATEST:
         return partition.last_stable_offset if is_committed else partition.high_watermark
     return partition.log_start_offset if which in (EARLIEST, EARLIEST_LOCAL) else -1
@@ -133,7 +134,7 @@ def _found(index: int, offset: int, timestamp: int) -> schema.ResponsePartition:
 
 
 def check_leader_epoch(current: int) -> None:
-    """Refuses a client that knows another leader epoch than ours, which is 0; -1 means that it knows none."""
+    """Raise Refused if the client knows another leader epoch than ours, which is 0; -1 means that it knows none."""
     if current > 0:
         raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
     if current < -1:
@@ -147,7 +148,7 @@ def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every partition that was asked for, with the error."""
+    """Return every requested partition with the error."""
     return schema.Response(
         topics=[
             schema.ResponseTopic(

@@ -17,7 +17,7 @@ VERSIONS = range(0, 1)
 GROUP_FIELD = "group_id"
 
 # More are deleted in portions, each of which is one batch of the journal.
-PLACES_AT_ONCE = 500
+PARTITIONS_AT_ONCE = 500
 
 
 def handle(request: schema.Request, at: "Request") -> LongWork:
@@ -36,12 +36,12 @@ async def _answer(request: schema.Request, at: "Request") -> schema.Response:
             await pace.step()
     known = (key for key, error in list(errors.items()) if error is ErrorCode.NONE)
     # The group is looked at first, also where no partition is known.
-    portion = tuple(islice(known, PLACES_AT_ONCE))
+    portion = tuple(islice(known, PARTITIONS_AT_ONCE))
     while True:
         deleted = await at.broker.groups.delete_offsets(DeleteOffsets(group=request.group_id, partitions=portion))
         errors.update(zip(portion, deleted.errors, strict=True))
         await pace.step(2 * len(portion))
-        portion = tuple(islice(known, PLACES_AT_ONCE))
+        portion = tuple(islice(known, PARTITIONS_AT_ONCE))
         if not portion:
             break
     topics: dict[str, list[schema.ResponsePartition]] = {}

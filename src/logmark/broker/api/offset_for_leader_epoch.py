@@ -54,7 +54,7 @@ def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every partition, with the error."""
+    """Return every partition with the error."""
     return schema.Response(
         topics=[
             schema.ResponseTopic(

@@ -89,13 +89,14 @@ def _print_tally(tally: DeadLetterCounts, name: str, topic: str, output: OutputF
             {
                 "pipeline": name,
                 "topic": topic,
-                "letters": tally.letters,
+                "dead_letters": tally.dead_letters,
                 "records": tally.records,
                 "errors": dict(tally.errors.most_common()),
             }
         )
         return
-    write_line(f"{count(tally.letters, 'dead letter')} in {topic}, about {count(tally.records, 'record')} of {name}.")
+    found = count(tally.dead_letters, "dead letter")
+    write_line(f"{found} in {topic}, about {count(tally.records, 'record')} of {name}.")
     if tally.errors:
         print_table(
             [Column("RECORDS", True), Column("ERROR")],

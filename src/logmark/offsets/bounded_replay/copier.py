@@ -120,7 +120,7 @@ class ReplayCopier:
         return self.run
 
     def describe_progress(self) -> str:
-        """Return how many records were copied so far, as a sentence without its period."""
+        """Return how many records were copied so far, in words and without a period."""
         count = self.run.copied + self._ahead
         return f"{count} record{' was' if count == 1 else 's were'} copied and {'stays' if count == 1 else 'stay'}"
 

@@ -56,7 +56,7 @@ class RecordRouter:
         self._to_topic = request.to_topic
         self._names = [name.encode() for name in request.to_original]
         self._max_hops = request.max_hops
-        self._only_letters = request.pipeline is not None
+        self._only_dead_letters = request.pipeline is not None
         self._selection = None if request.selection.is_everything else request.selection
 
     @property
@@ -72,7 +72,7 @@ class RecordRouter:
         letter = parse_dead_letter(value, headers) if self.restorer is not None and headers else None
         if letter is not None:
             key = letter.key
-        if (letter is None and self._only_letters) or (
+        if (letter is None and self._only_dead_letters) or (
             self._selection is not None and not self._selection.takes(key, value, headers)
         ):
             counts.not_selected += 1

@@ -20,8 +20,8 @@ def run_json(run: ReplayRun) -> dict[str, Any]:
         "not_selected": run.not_selected,
         "copied_before": run.hopped,
         "without_topic": run.unaddressed,
-        "repeated_letters": run.repeated,
-        "letters_without_value": run.valueless,
+        "repeated_dead_letters": run.repeated,
+        "dead_letters_without_value": run.valueless,
         "expired": run.expired,
         "partitions": [
             {"partition": number, "from": one.start, "to": one.stop, "next": one.next, "copied": one.copied}
@@ -44,8 +44,8 @@ def range_json(topic: str, offsets: OffsetRange, count: RangeCount) -> dict[str,
         "not_selected": count.not_selected,
         "copied_before": count.hopped,
         "without_topic": count.unaddressed,
-        "repeated_letters": count.repeated,
-        "letters_without_value": count.valueless,
+        "repeated_dead_letters": count.repeated,
+        "dead_letters_without_value": count.valueless,
         "topics": dict(count.topics),
         "note": offsets.note,
     }

@@ -29,7 +29,7 @@ class StoredDeadLetter:
 class DeadLetterCounts:
     """Counts over a dead-letter topic; dead letters are written at least once, so there may be more than records."""
 
-    letters: int = 0
+    dead_letters: int = 0
     records: int = 0
     others: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -50,11 +50,11 @@ def tally_dead_letters(client: Client, topic: str, *, pipeline: str | None = Non
     seen: set[str] = set()
     for partition in _partitions(client, topic):
         start, end = client.earliest([partition])[partition], client.latest([partition])[partition]
-        for kept in _letters(client, partition, start, end):
+        for kept in _read_range(client, partition, start, end):
             if kept is None:
                 tally.others += 1
             elif pipeline in (None, kept.dead_letter.pipeline):
-                tally.letters += 1
+                tally.dead_letters += 1
                 tally.errors[kept.dead_letter.error] += kept.dead_letter.dead_letter_key not in seen
                 seen.add(kept.dead_letter.dead_letter_key)
     tally.records = len(seen)
@@ -78,13 +78,13 @@ def _newest(client: Client, partition: TopicPartition, limit: int, pipeline: str
     stop, size = end, limit
     while stop > floor and len(found) < limit:
         begin = max(floor, stop - size)
-        some = [kept for kept in _letters(client, partition, begin, stop) if kept is not None]
+        some = [kept for kept in _read_range(client, partition, begin, stop) if kept is not None]
         found = [kept for kept in some if pipeline in (None, kept.dead_letter.pipeline)] + found
         stop, size = begin, size * 4
     return found[-limit:]
 
 
-def _letters(client: Client, partition: TopicPartition, start: int, stop: int) -> Iterator[StoredDeadLetter | None]:
+def _read_range(client: Client, partition: TopicPartition, start: int, stop: int) -> Iterator[StoredDeadLetter | None]:
     """Yield the dead letters of a range; None for a record that is none."""
     try:
         for record in read_records(client, partition, start, stop, read_committed=True):
@@ -99,7 +99,7 @@ def _letters(client: Client, partition: TopicPartition, start: int, stop: int) -
         if error.log_start <= start:
             raise
         # Retention was faster.
-        yield from _letters(client, partition, min(error.log_start, stop), stop)
+        yield from _read_range(client, partition, min(error.log_start, stop), stop)
 
 
 def _partitions(client: Client, topic: str) -> list[TopicPartition]:

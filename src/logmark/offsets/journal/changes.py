@@ -13,6 +13,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 
 VERSION = 1
+_PARTITIONS = "places"  # a stored name: journals have it
 
 # pending     written down before anything was changed; what became of it is not known
 # done        made, and seen to be made
@@ -98,7 +99,7 @@ class Change:
             "who": self.who,
             "host": self.host,
             "reason": self.reason,
-            "places": [
+            _PARTITIONS: [
                 {
                     "topic": one.topic,
                     "partition": one.partition,
@@ -116,7 +117,7 @@ class Change:
     def from_json(cls, fields: Mapping[str, Any]) -> "Change":
         """Parse what `to_json` returned; raises UserError for a format of a later version."""
         check_version(fields)
-        partitions = [(TopicPartition(one["topic"], one["partition"]), one) for one in fields["places"]]
+        partitions = [(TopicPartition(one["topic"], one["partition"]), one) for one in fields[_PARTITIONS]]
         if fields["state"] not in STATES:
             raise ValueError(f"a change cannot be {fields['state']!r}")
         return cls(

@@ -86,7 +86,7 @@ def _named(word: str) -> tuple[str, str | None]:
     is_long = word.startswith("--")
     name, equals, value = word[2 if is_long else 1 :].partition("=")
     if name not in OPTIONS:
-        # After one dash the parser takes the word for letters, none of which is an option here.
+        # After one dash the parser takes every character for an option, and none of them is one here.
         raise Unparsed(f"{name if is_long else word[1]} is not a recognized option")
     return name, value if equals else None
 

@@ -25,6 +25,7 @@ from logmark.offsets.lag.sample_codec import Ends, NameIds, pack_ends, pack_posi
 from logmark.offsets.user_files import state_folder
 
 VERSION = 1
+_PACKED = "places"  # a stored name: the column of the packed committed offsets
 _APPLICATION_ID = 0x4C4D4B48  # "LMKH"
 _REMEDY = "open another file, or move this one away"
 
@@ -42,13 +43,13 @@ BYTES_MAX = 1 << 30
 _THIN_EVERY_MS = _MINUTE
 _CACHED_NUMBERS_MAX = 4_000_000
 
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE names (id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (kind, name));
 CREATE TABLE samples (at_ms INTEGER PRIMARY KEY, ends BLOB NOT NULL);
 CREATE TABLE positions (
     at_ms INTEGER NOT NULL, group_id INTEGER NOT NULL, state TEXT NOT NULL, members INTEGER NOT NULL,
-    sign TEXT NOT NULL, places BLOB NOT NULL, PRIMARY KEY (at_ms, group_id)
+    sign TEXT NOT NULL, {_PACKED} BLOB NOT NULL, PRIMARY KEY (at_ms, group_id)
 ) WITHOUT ROWID;
 CREATE TABLE breaks (
     topic_id INTEGER NOT NULL, partition INTEGER NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
@@ -346,14 +347,12 @@ class History:
         return {names[number]: at_ms for number, at_ms in rows}
 
     def _rows(self, at_ms: int, wanted: Mapping[int, str]) -> Iterator[tuple[int, int, str, bytes]]:
+        select = f"SELECT group_id, members, sign, {_PACKED} FROM positions WHERE at_ms = ?"  # noqa: S608
         if len(wanted) <= 20:
             marks = ",".join("?" * len(wanted))
-            yield from self._db.execute(
-                f"SELECT group_id, members, sign, places FROM positions WHERE at_ms = ? AND group_id IN ({marks})",  # noqa: S608
-                (at_ms, *wanted),
-            )
+            yield from self._db.execute(f"{select} AND group_id IN ({marks})", (at_ms, *wanted))
             return
-        rows = self._db.execute("SELECT group_id, members, sign, places FROM positions WHERE at_ms = ?", (at_ms,))
+        rows = self._db.execute(select, (at_ms,))
         yield from (row for row in rows if row[0] in wanted)
 
     def thin(self, now_ms: int) -> None:

@@ -99,7 +99,7 @@ def read_alert_file(path: Path) -> AlertFile:
 
 
 class _Reader:
-    """Reads the tables one after the other and keeps what is wrong as sentences."""
+    """Reads the tables one after the other and keeps a message for everything that is wrong."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.problems: list[str] = []

@@ -56,7 +56,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     extra = [name for name in schema.names if name not in COLUMNS]
     if extra:
         raise UserError(
-            f"A topic has no place for the column {' and '.join(extra)}: the columns are {', '.join(COLUMNS)}. Nothing "
+            f"A topic cannot take the column {' and '.join(extra)}: the columns are {', '.join(COLUMNS)}. Nothing "
             "was written. Put others into value, for example with to_json(struct(...)), or drop them."
         )
     if "value" not in schema.names:
@@ -175,6 +175,7 @@ def _headers(pairs: Any, own_id: str | None) -> Headers:
 
 
 def _listed(name: str, column: "pa.Array") -> list[Any]:
+    # Only here: only tasks convert columns, and pyarrow belongs to the extra `spark`.
     import pyarrow as pa
 
     if name in _COMPARED:
@@ -262,6 +263,7 @@ def _planned(options: SinkOptions, group: str | None) -> DeliveryPlan:
 
 
 def _attempt(query: str | None = None, batch: int | None = None) -> Attempt:
+    # Only here: only tasks have a context.
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -46,6 +46,7 @@ class Times:
             return self._nearest(columns, partition)
 
     def _nearest(self, columns: Columns, partition: TopicPartition) -> pa.Array:
+        # Only here: pyarrow's functions take long to import, and few tasks need them.
         import pyarrow.compute as compute
 
         given = _plain(pa.int64(), columns.count, columns.timestamps_ms)
@@ -108,6 +109,7 @@ def _binary(kind: pa.DataType, count: int, validity: object | None, offsets: obj
 
 
 def _headers(columns: Columns) -> pa.Array:
+    # Only here: pyarrow's functions take long to import, and most tasks read no headers.
     import pyarrow.compute as compute
 
     assert columns.header_key_offsets is not None, "decoded without headers"

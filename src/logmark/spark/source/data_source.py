@@ -89,10 +89,10 @@ class DefaultSource(DataSource):
         ours, _ = split_options(self.options)  # at load() already, not when the query runs
         plain = SCHEMA_WITH_HEADERS if is_true(ours, "includeHeaders") else SCHEMA
         fields = value_schema(ours)
-        has_letters = dead_letter_topic(ours) is not None
+        has_dead_letters = dead_letter_topic(ours) is not None
         if fields is None:
             return plain
-        return typed_schema(plain, parse_fields(fields, name="value.schema"), with_refused=not has_letters)
+        return typed_schema(plain, parse_fields(fields, name="value.schema"), with_refused=not has_dead_letters)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _check_schema(schema, self.schema())
@@ -126,7 +126,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         with connect_source(options, timeout_s=FIRST_CONTACT_S) as client:
             ranges = plan_batch_ranges(client, options, now_ms=SystemClock().now_ms())
-            _check_letters(client, options, {partition.topic for partition in ranges})
+            _check_dead_letters(client, options, {partition.topic for partition in ranges})
         pieces = split(ranges, records_max=options.records_per_task_max, pieces_min=options.tasks_min)
         return [Task(piece) for piece in pieces]
 
@@ -245,7 +245,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._client is None:
             self._client = connect_source(self._options, timeout_s=FIRST_CONTACT_S)
         if self._follower is None:
-            _check_letters(self._client, self._options, self._options.topics)
+            _check_dead_letters(self._client, self._options, self._options.topics)
             self._follower = GroupFollower(self._options, self._client, SystemClock())
         return self._follower
 
@@ -255,7 +255,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator["pa.Rec
     return read_range(options, partition.value) if partition.value is not None else iter(())
 
 
-def _check_letters(client: Client, options: SourceOptions, reads: Collection[str]) -> None:
+def _check_dead_letters(client: Client, options: SourceOptions, reads: Collection[str]) -> None:
     if options.dead_letters is None:
         return
     also = (

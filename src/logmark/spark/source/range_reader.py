@@ -121,6 +121,7 @@ def _skip_lost(options: SourceOptions, wanted: Range, at: int, error: OffsetOutO
 def _read(
     fetchers: Sequence[Fetcher], wanted: Range, progress: _Progress, options: SourceOptions, laid_out: "Layout"
 ) -> Iterator["pa.RecordBatch"]:
+    # Only here: the driver plans ranges without Arrow.
     from logmark.spark.source.arrow import split_batch
 
     expansion = Expansion()
@@ -154,12 +155,14 @@ Layout = Callable[[columns.Columns, TopicPartition], "pa.RecordBatch"]
 
 def _layout(options: SourceOptions, held: ExitStack) -> Layout:
     """Return what makes records the columns that were asked for; what it holds open is closed with `held`."""
+    # Only here: each Python process that Spark starts imports only what its options need.
     if options.value_schema is not None:
         from logmark.spark.source.json_values import JsonValues
 
         values = JsonValues(options.value_schema)
         if options.dead_letters is None:
             return values.to_arrow
+        # Only here: only with a dead-letter topic.
         from logmark.spark.source.valid_rows import ValidRows
 
         target = DeadLetterTarget(
@@ -172,6 +175,7 @@ def _layout(options: SourceOptions, held: ExitStack) -> Layout:
         )
         sender = held.enter_context(DeadLetterSender(target))
         return ValidRows(values, sender, with_headers=options.with_headers).to_arrow
+    # Only here: only without a schema for the values.
     from logmark.spark.source.arrow import Times, to_arrow
 
     return partial(to_arrow, times=Times())

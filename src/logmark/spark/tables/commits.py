@@ -162,6 +162,7 @@ class _Work:
         return Replacement(removed=gone.removed, rewritten=[*self.staged, *gone.rewritten])
 
     def _staged_rows(self, schema: "pyarrow.Schema") -> "pyarrow.Table":
+        # Only here: only upserts read rows back.
         import pyarrow.dataset as dataset
 
         given = arrow_of(columns_of(self._given))
@@ -197,7 +198,7 @@ def commit(
         app_transactions=[transaction.Transaction(name, number) for name, number in numbers.items()],
         max_commit_retries=0,
     )
-    added = [_add(file, is_data_change) for file in changes.rewritten]
+    added: list[Any] = [transaction.AddAction(**_added_fields(file, is_data_change)) for file in changes.rewritten]
     if delta is None:
         try:
             transaction.create_table_with_add_actions(
@@ -221,6 +222,7 @@ def commit(
 
 def suppress_lost_race() -> contextlib.AbstractContextManager[None]:
     """Suppress the error of a commit that lost a race."""
+    # Only here: deltalake is an extra; see `commit`.
     from deltalake.exceptions import CommitFailedError
 
     return contextlib.suppress(CommitFailedError)
@@ -236,6 +238,7 @@ def contention_error(table: Path) -> UserError:
 
 def open_table(table: Path) -> "DeltaTable | None":
     """Return the table as it is now, or None if there is none."""
+    # Only here: deltalake is an extra; see `commit`.
     from deltalake import DeltaTable, exceptions
 
     with contextlib.suppress(exceptions.TableNotFoundError):
@@ -250,6 +253,7 @@ def ledger_of(delta: "DeltaTable | None", batch: Batch) -> Ledger:
 
 def list_files(delta: "DeltaTable") -> list[DataFile]:
     """Return the Parquet files that make up the table."""
+    # Only here: pyarrow belongs to the extra `spark`.
     import pyarrow
 
     return parse_files(pyarrow.table(delta.get_add_actions(flatten=True)).to_pylist())
@@ -265,14 +269,12 @@ def _staged_files(table: Path, folder: Path, keys: Sequence[str], *, is_located:
     return [file for file in files if file.records]
 
 
-def _add(file: DataFile, is_data_change: bool) -> Any:
-    from deltalake.transaction import AddAction
-
-    return AddAction(
-        path=file.path,
-        size=file.size_bytes,
-        partition_values={},
-        modification_time=time.time_ns() // 1_000_000,
-        data_change=is_data_change,
-        stats=file.stats(),
-    )
+def _added_fields(file: DataFile, is_data_change: bool) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "size": file.size_bytes,
+        "partition_values": {},
+        "modification_time": time.time_ns() // 1_000_000,
+        "data_change": is_data_change,
+        "stats": file.stats(),
+    }

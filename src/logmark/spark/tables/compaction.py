@@ -68,6 +68,7 @@ def optimize_table(
 
 def optimize_when_due(table: Path, *, every: int, size_bytes_max: int = DUE_BYTES_MAX) -> Compacted | None:
     """Compact a table after so many commits since the last time; a failure is only logged."""
+    # Only here: both belong to the extra `spark`.
     import pyarrow
     from deltalake.exceptions import DeltaError
 
@@ -133,7 +134,7 @@ def group_files(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[D
     groups: dict[Any, list[DataFile]] = {}
     for file in files:
         if file.size_bytes < target_bytes * 3 // 4:
-            groups.setdefault(_place(file), []).append(file)
+            groups.setdefault(_partition_of(file), []).append(file)
     for partition in sorted(groups, key=str):
         bunch: list[DataFile] = []
         for file in sorted(groups[partition], key=_order):
@@ -146,7 +147,7 @@ def group_files(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[D
             yield bunch
 
 
-def _place(file: DataFile) -> tuple[str, int] | None:
+def _partition_of(file: DataFile) -> tuple[str, int] | None:
     """Return the one partition that the rows of the file came from, if it is one."""
     if file.low is None or file.high is None or file.low[:2] != file.high[:2]:
         return None
@@ -194,6 +195,7 @@ def _told(removed: int, added: int) -> dict[str, int]:
 
 
 def _sorted(files: list[Path], schema: "pa.Schema", keys: list[str]) -> "pa.Table":
+    # Only here: pyarrow's datasets take long to import, and most batches compact nothing.
     import pyarrow.dataset as dataset
 
     rows = dataset.dataset([str(file) for file in files], schema=schema, format="parquet").to_table()

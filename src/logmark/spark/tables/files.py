@@ -83,6 +83,7 @@ class Replacement:
 
 def describe(table: Path, path: str, *, keys: Sequence[str] = (), is_located: bool = True) -> DataFile:
     """Return the file as its footer describes it; raises UserError if located rows lack their topic or offset."""
+    # Only here, as in all of this module: pyarrow belongs to the extra `spark`.
     import pyarrow.parquet as parquet
 
     file = table / path
@@ -172,6 +173,7 @@ def replace(table: Path, files: Iterable[DataFile], ranges: Ranges, schema: "pa.
 
 def _rest(file: Path, ranges: Ranges, schema: "pa.Schema") -> "pa.Table | None":
     """Return the rows of the file outside of the ranges, or None if all of them are."""
+    # Only here: they take long to import, and most batches replace no rows.
     import pyarrow.compute as compute
     import pyarrow.dataset as dataset
 
@@ -192,6 +194,7 @@ def _rest(file: Path, ranges: Ranges, schema: "pa.Schema") -> "pa.Table | None":
 
 def write(table: Path, rows: "pa.Table", *, keys: Sequence[str] = (), is_located: bool = True) -> DataFile:
     """Return a new file of these rows, which belongs to no table until a commit adds it."""
+    # Only here: see `describe`.
     import pyarrow.parquet as parquet
 
     path = f"data/{uuid.uuid4().hex}.parquet"

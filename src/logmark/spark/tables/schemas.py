@@ -8,7 +8,7 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Schema
 
 _KNOWN_FEATURES = {"timestampNtz"}
 _PLAIN = {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double", "date"}
@@ -29,10 +29,10 @@ def types_of(columns: Any) -> dict[str, Any]:
 
 def arrow_of(columns: Any) -> "pyarrow.Schema":
     """Return the columns as Arrow has them."""
-    import pyarrow
+    # Only here, as in all of this module: deltalake is an extra.
     from deltalake import Schema
 
-    return pyarrow.schema(Schema.from_json(json.dumps(columns)).to_arrow())
+    return _to_arrow(Schema.from_json(json.dumps(columns)))
 
 
 def check_types(columns: Any) -> None:
@@ -64,9 +64,14 @@ def table_columns(delta: "DeltaTable") -> Any:
 
 def schema_of(delta: "DeltaTable") -> "pyarrow.Schema":
     """Return the table's columns as Arrow has them."""
+    return _to_arrow(delta.schema())
+
+
+def _to_arrow(schema: "Schema") -> "pyarrow.Schema":
+    # Only here: pyarrow belongs to the extra `spark`.
     import pyarrow
 
-    return pyarrow.schema(delta.schema().to_arrow())
+    return pyarrow.schema(schema.to_arrow())
 
 
 def check_kind(delta: "DeltaTable", table: Path) -> None:
@@ -100,6 +105,7 @@ def check_fit(delta: "DeltaTable", columns: Any, table: Path, *, may_grow: bool)
 
 def grow(delta: "DeltaTable", fields: list[Any]) -> None:
     """Add columns to the table, null in the rows that are there."""
+    # Only here: see `arrow_of`.
     from deltalake import CommitProperties, Field
 
     names = [field["name"] for field in fields]
@@ -109,6 +115,7 @@ def grow(delta: "DeltaTable", fields: list[Any]) -> None:
 
 def widen_protocol(delta: "DeltaTable", like: "DeltaTable") -> bool:
     """Return whether the table's protocol has every type of the other one; if not, commit a wider protocol."""
+    # Only here: see `arrow_of`.
     from deltalake import CommitProperties, TableFeatures
 
     if set(like.protocol().reader_features or ()) <= set(delta.protocol().reader_features or ()):

@@ -93,6 +93,7 @@ def write_table(
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarrow.Table":
     """Return the rows that the table holds now, of all columns or of these."""
+    # Only here: pyarrow belongs to the extra `spark`.
     import pyarrow.dataset
 
     delta, paths = _files(path)
@@ -108,6 +109,7 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarr
 
 def load_table(spark: "SparkSession", path: str | Path) -> "DataFrame":
     """Return the rows that the table holds now, as a DataFrame that Spark's own Parquet reader reads."""
+    # Only here: `read_table` needs no Spark.
     from pyspark.sql.types import StructType
 
     delta, paths = _files(path)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 def transactions(delta: "DeltaTable", table: Path) -> dict[str, int]:
     """Return the transaction versions in force: of the last checkpoint of the table's log and the commits after."""
+    # Only here: pyarrow belongs to the extra `spark`.
     import pyarrow.parquet as parquet
 
     log, version = table / "_delta_log", delta.version()

@@ -93,10 +93,10 @@ def _is_older(ours: pa.Table, theirs: pa.Table, rules: Rules) -> pa.Array:
     if not _is_located(ours) or not _is_located(theirs):
         return pa.array([False] * ours.num_rows, pa.bool_())
     topic, partition, offset = WHERE
-    is_same_place = compute.and_(
+    is_same_partition = compute.and_(
         compute.equal(ours[topic], theirs[topic]), compute.equal(ours[partition], theirs[partition])
     )
-    is_older = compute.and_(is_same_place, compute.less(ours[offset], theirs[offset]))
+    is_older = compute.and_(is_same_partition, compute.less(ours[offset], theirs[offset]))
     return compute.fill_null(is_older, False).combine_chunks()
 
 
