@@ -156,11 +156,6 @@ class Connection:
             raise self._lost("answered a request that was not asked")
         return answer[at:]
 
-    @property
-    def awaited_count(self) -> int:
-        """How many requests were sent and not yet answered."""
-        return len(self._awaited)
-
     def _read(self, into: memoryview, deadline: float) -> memoryview:
         at, size = 0, len(into)
         try:

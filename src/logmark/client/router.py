@@ -38,7 +38,7 @@ from logmark.wire.schema import metadata as metadata_schema
 
 ANY = -1  # any broker will do
 CONTROLLER = -2
-_FIRST_WITH_KEYS = 4  # From here on FindCoordinator takes several groups.
+FIRST_WITH_KEYS = 4  # From here on FindCoordinator takes several groups.
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0
 # A new topic reaches all brokers a moment after its creation was answered.
 _UNKNOWN_TOPIC_PATIENCE_S = 1.0
@@ -301,12 +301,12 @@ class Router:
                 return found.node_id
             if not code.is_retriable:
                 break
-        raise NoCoordinator(group, code, describe_group_error(group, code))
+        raise NoCoordinator(group, code, _describe_group_error(group, code))
 
     def _by_coordinator(self, groups: Sequence[str], deadline: float) -> dict[int, list[str]]:
         """Return the groups by coordinator, found in one request if brokers allow it."""
         unknown = [group for group in groups if self._coordinators.get(group) not in self._brokers]
-        if len(unknown) > 1 and self._highest(find_coordinator, deadline) >= _FIRST_WITH_KEYS:
+        if len(unknown) > 1 and self._highest(find_coordinator, deadline) >= FIRST_WITH_KEYS:
             request = find_coordinator.Request(key_type=0, coordinator_keys=unknown)
             response = self._ask(find_coordinator, request, find_coordinator.Response, to=ANY, deadline=deadline)
             for found in response.coordinators:
@@ -362,6 +362,10 @@ _GROUP_REASONS = {
 }
 
 
-def describe_group_error(group: str, code: ErrorCode) -> str:
-    """Return the message for a group with which nothing was done."""
+def group_refusal(group: str, code: ErrorCode, *, said: str | None = None) -> RefusedByBroker:
+    """Return the error for a group with which nothing was done."""
+    return RefusedByBroker(code, _describe_group_error(group, code), said=said)
+
+
+def _describe_group_error(group: str, code: ErrorCode) -> str:
     return f"Group {group}: {_GROUP_REASONS.get(code, f'the broker answered {code.name}')}."

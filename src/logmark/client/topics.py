@@ -20,7 +20,6 @@ from logmark.wire.schema import (
 
 TOPIC, BROKER = 2, 4
 _SET, _DELETE = 0, 1
-_SOURCE_DEFAULT = 5
 _SOURCE_TOPIC = 1
 
 
