@@ -16,12 +16,11 @@ from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroke
 from logmark.client.fetcher import next_offset
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.bounded_replay.copy_buffer import COPY_BYTES, OWN_HEADERS, Copy, CopyBuffer
+from logmark.offsets.bounded_replay.copy_buffer import COPY_BYTES, OWN_HEADERS, Copy, CopyBuffer, Route
 from logmark.offsets.bounded_replay.copy_headers import copy_source
 from logmark.offsets.bounded_replay.plan import add_target_topic
 from logmark.offsets.bounded_replay.range_reader import read_committed_batches
 from logmark.offsets.bounded_replay.rate import Pacer, Rate
-from logmark.offsets.bounded_replay.route import Route
 from logmark.offsets.bounded_replay.runs import ReplayRun, RunStore, TargetProgress
 from logmark.offsets.errors import CopiesLost, CopyRefused, ReplayInterrupted
 from logmark.offsets.records import DECOMPRESSED_BYTES_MAX
