@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from logmark.client.answers import GroupDescription, GroupListing
-from logmark.client.connection import Address, Connection
+from logmark.client.connection import Address, Connection, seconds_left
 from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroker, error_code
 from logmark.client.groups import (
     FIRST_WITH_GROUPS,
@@ -19,7 +19,7 @@ from logmark.client.groups import (
     read_listing,
 )
 from logmark.client.logs import by_topic, offsets_request, partition_refusal
-from logmark.client.router import ANY, FIRST_WITH_KEYS, Answer, Router, group_refusal, no_leader, seconds_left
+from logmark.client.router import ANY, FIRST_WITH_KEYS, Answer, Router, group_refusal, no_leader
 from logmark.errors import ErrorCode, Malformed
 from logmark.names import TopicPartition
 from logmark.wire.messages import Message, decode_response, encode_request
@@ -144,11 +144,7 @@ class BulkCalls(Router):
         for missing in _by_whole_topics(self._without_leader(partitions)):
             metadata = self._metadata(sorted({one.topic for one in missing}), deadline)
             failures |= {one: no_leader(metadata, one) for one in self._without_leader(missing)}
-        grouped: dict[int, list[TopicPartition]] = {}
-        for one in partitions:
-            if one not in failures:
-                grouped.setdefault(self._leaders[one], []).append(one)
-        return grouped, failures
+        return self._group_by_leader(one for one in partitions if one not in failures), failures
 
     def _at_coordinators(
         self, groups: Sequence[str], ask: "Callable[[_Grouped, float], dict[str, T | ClientError]]"

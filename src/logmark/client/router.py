@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Self, TypeVar
 
-from logmark.client.connection import Address, Connection, as_addresses
+from logmark.client.connection import Address, Connection, as_addresses, seconds_left
 from logmark.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -270,11 +270,13 @@ class Router:
                 for failure in failures.values()
             ):
                 break
+        return self._group_by_leader(one for one in wanted if one not in failures), failures
+
+    def _group_by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         grouped: dict[int, list[TopicPartition]] = {}
-        for one in wanted:
-            if one not in failures:
-                grouped.setdefault(self._leaders[one], []).append(one)
-        return grouped, failures
+        for one in partitions:
+            grouped.setdefault(self._leaders[one], []).append(one)
+        return grouped
 
     def _without_leader(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         return [one for one in partitions if self._leaders.get(one, -1) not in self._brokers]
@@ -323,11 +325,6 @@ class Router:
 
     def _forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
-
-
-def seconds_left(deadline: float) -> float:
-    """Return the seconds until the deadline; never 0, for a timeout of zero means something else."""
-    return max(deadline - time.monotonic(), 0.001)
 
 
 def no_leader(found: ClusterMetadata, partition: TopicPartition) -> RefusedByBroker:

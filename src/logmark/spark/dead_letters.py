@@ -4,10 +4,9 @@ import time
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from logmark.client.client import Client
-from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.offsets.dead_letters.dead_letter import (
     ERROR_BYTES_MAX,
@@ -114,13 +113,7 @@ def _size(headers: "Headers") -> int:
     return sum(len(name) + len(content or b"") + 10 for name, content in headers)
 
 
-class MetadataClient(Protocol):
-    """The one call of a client that `check_dead_letter_topic` makes."""
-
-    def metadata(self, topics: list[str] | None = None) -> ClusterMetadata: ...
-
-
-def check_dead_letter_topic(client: MetadataClient, topic: str, *, reads: Collection[str] = ()) -> None:
+def check_dead_letter_topic(client: Client, topic: str, *, reads: Collection[str] = ()) -> None:
     """Raise UserError unless the topic is there for dead letters, and is none that `reads` names."""
     if topic in reads:
         raise UserError(

@@ -3,6 +3,7 @@
 Nothing is imported before it is used, so that the pytest plugin costs nothing where it is not.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,18 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "FaultyFileSystem", "ManualClock"]
 
+_MODULE_OF = {
+    "Broker": "logmark.testing.broker",
+    "FaultyFileSystem": "logmark.testing.faulty_file_system",
+    "ManualClock": "logmark.clock",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "Broker":
-        from logmark.testing.broker import Broker
-
-        return Broker
-    if name == "FaultyFileSystem":
-        from logmark.testing.faulty_file_system import FaultyFileSystem
-
-        return FaultyFileSystem
-    if name == "ManualClock":
-        from logmark.clock import ManualClock
-
-        return ManualClock
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)

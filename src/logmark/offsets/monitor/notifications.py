@@ -167,7 +167,6 @@ def describe_notifier(notifier: Notifier) -> str:
 class Delivery:
     """What became of one message to one notifier."""
 
-    notifier: str
     key: str
     is_delivered: bool
 
@@ -211,7 +210,7 @@ class NotificationWorker:
             self._changed.notify_all()
         if dropped is not None:
             self._say(f"Too many messages wait for {describe_notifier(self._notifier)}; the oldest was given up.")
-            self._done(Delivery(self._notifier.name, dropped[0], False))
+            self._done(Delivery(dropped[0], False))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every message is delivered or dropped, at most `timeout_s`; return whether none is left."""
@@ -254,13 +253,13 @@ class NotificationWorker:
                         f"{failure}; {what}."
                     )
                 if is_last:
-                    self._done(Delivery(self._notifier.name, key, False))
+                    self._done(Delivery(key, False))
                     return
                 self._wait(retry_delay_s(attempt, failure.retry_after_s, jitter=random.uniform(0.8, 1.2)))  # noqa: S311
                 if self._closing.is_set():
                     return
             else:
-                self._done(Delivery(self._notifier.name, key, True))
+                self._done(Delivery(key, True))
                 return
 
     def _deliver(self, message: Message) -> None:
