@@ -1,10 +1,10 @@
 """Sends dead letters: from the task that finds a bad record into the dead-letter topic, at least once."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 from logmark.client.client import Client
 from logmark.errors import ErrorCode, UserError
@@ -18,11 +18,6 @@ from logmark.spark.sink.delivery import DeliveryPlan
 from logmark.spark.sink.options import STREAM_PATIENCE_S, SinkOptions
 from logmark.spark.sink.outbox import Attempt, Outbox, connect_sink
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Self
-
 _SPARE_BYTES = 2 * ERROR_BYTES_MAX  # for the headers of a dead letter that is about as large as its topic takes
 
 
@@ -34,7 +29,7 @@ class DeadLetterTarget:
     topic: str
     pipeline: str = ""
     client_id: str = "logmark-spark"
-    client: "Mapping[str, str]" = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = STREAM_PATIENCE_S
 
     def sink_options(self) -> SinkOptions:
@@ -57,11 +52,8 @@ class DeadLetterSender(AbstractContextManager["DeadLetterSender"]):
         self._client: Client | None = None
         self._outbox: Outbox | None = None
 
-    def __enter__(self) -> "Self":
-        return self
-
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: "TracebackType | None"
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self.close()
 
