@@ -99,12 +99,8 @@ class Sample:
 
     def unread(self, group: str, partition: TopicPartition) -> int | None:
         """Return the oldest unread offset that the log still holds, None if there is none or it is unknown."""
-        committed = self.groups[group].committed.get(partition)
-        end = self.ends.get(partition)
-        if committed is None or end is None:
-            return None
-        first = max(committed.offset, self.starts[partition])
-        return first if first < end else None
+        lag = self.lag(group, partition)
+        return self.ends[partition] - lag.records if lag and lag.records else None
 
     def total(self, group: str | None = None, topic: str | None = None) -> Total:
         """Return the lag of a group or of all, in a topic or in all."""
