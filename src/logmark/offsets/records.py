@@ -9,7 +9,7 @@ from logmark.names import TopicPartition
 from logmark.wire import batches, columns
 from logmark.wire.batches import Record
 
-__all__ = ["Batch", "Record", "first_record", "iterate_records", "read_batches", "read_records"]
+__all__ = ["Batch", "Record", "first_record", "iterate_batches", "iterate_records", "read_batches", "read_records"]
 
 Batch = tuple[batches.BatchHeader, columns.Columns]
 
@@ -79,13 +79,20 @@ def iterate_records(found: columns.Columns) -> Iterator[Record]:
         yield Record(*fields)
 
 
-def _batches(data: memoryview, start: int, stop: int, aborted: Aborted | None) -> Iterator[Batch]:
+def iterate_batches(data: memoryview, stop: int) -> Iterator[tuple[batches.BatchHeader, memoryview]]:
+    """Yield the whole batches of a response that start below `stop`, each with its header."""
     at = 0
     while len(data) - at >= columns.HEADER_BYTES:
         header = batches.read_header(data, at)
         end = at + header.size
         if end > len(data) or header.base_offset >= stop:
             return
+        yield header, data[at:end]
+        at = end
+
+
+def _batches(data: memoryview, start: int, stop: int, aborted: Aborted | None) -> Iterator[Batch]:
+    for header, batch in iterate_batches(data, stop):
         # The marker of an abort must be seen also where the batch before it is not wanted.
         is_hidden = header.is_control
         if aborted is not None:
@@ -99,11 +106,10 @@ def _batches(data: memoryview, start: int, stop: int, aborted: Aborted | None) -
             yield (
                 header,
                 columns.decode(
-                    data[at:end],
+                    batch,
                     start=start,
                     stop=stop,
                     with_headers=True,
                     decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 ),
             )
-        at = end
