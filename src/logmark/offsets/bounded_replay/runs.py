@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from logmark import private_files
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.bounded_replay.copy_headers import Headers
-from logmark.offsets.bounded_replay.ranges import OffsetRange
 from logmark.offsets.user_files import replace_file
 
 VERSION = 1
@@ -201,11 +199,6 @@ class ReplayRun:
         return replace(self, targets={**self.targets, partition: target})
 
 
-def new_run_id() -> str:
-    """Return a new id for a run; its copies carry the id."""
-    return f"r-{uuid.uuid4().hex[:12]}"
-
-
 def check_run_id(name: str) -> str:
     """Return a run's name that a user chose, if it can be a file name."""
     if not _NAME.fullmatch(name):
@@ -215,11 +208,6 @@ def check_run_id(name: str) -> str:
             exit_code=2,
         )
     return name
-
-
-def initial_progress(spans: list[OffsetRange]) -> dict[int, SourceProgress]:
-    """Return the progress of a run that has read nothing yet."""
-    return {span.partition: SourceProgress(start=span.start, stop=span.stop, next=span.start) for span in spans}
 
 
 class RunStore:

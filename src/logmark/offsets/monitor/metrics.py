@@ -4,7 +4,6 @@ When the last sample failed, or is older than it should be, only what the monito
 that is not there is stale for Prometheus, an old number would pass for a new one.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -158,9 +157,5 @@ def _health(health: Health) -> Iterator[MetricFamily]:
 
 def problems_of(reading: Reading) -> int:
     """Return how many groups and partitions of a reading could not be reached."""
-    counted: Counter[bool] = Counter()
-    for group in reading.groups:
-        counted[bool(group.problem)] += 1
-        for one in group.partitions:
-            counted[one.lag is None and not one.is_uncommitted] += 1
-    return counted[True]
+    groups = sum(bool(group.problem) for group in reading.groups)
+    return groups + sum(one.lag is None and not one.is_uncommitted for _, one in _each(reading))
