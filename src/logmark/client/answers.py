@@ -112,12 +112,3 @@ class ConfigEntry:
     is_default: bool
     is_read_only: bool
     is_sensitive: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterDescription:
-    """The cluster's id, its controller and its brokers' addresses."""
-
-    cluster_id: str
-    controller: int
-    brokers: Mapping[int, str]

@@ -6,12 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TypeVar
 
-from logmark.client.answers import Committed, GroupDescription, GroupListing
-from logmark.client.connection import Address, Connection
+from logmark.client.answers import GroupDescription, GroupListing
+from logmark.client.connection import Address, Connection, seconds_left
 from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroker, error_code
-from logmark.client.groups import read_classic, read_newer
+from logmark.client.groups import (
+    FIRST_WITH_GROUPS,
+    LAST_WITH_NAMES,
+    Commits,
+    PartitionNames,
+    read_commits,
+    read_description,
+    read_listing,
+)
 from logmark.client.logs import by_topic, offsets_request, partition_refusal
-from logmark.client.router import ANY, Answer, Router, describe_group_error, no_leader, seconds_left
+from logmark.client.router import ANY, FIRST_WITH_KEYS, Answer, Router, group_refusal, no_leader
 from logmark.errors import ErrorCode, Malformed
 from logmark.names import TopicPartition
 from logmark.wire.messages import Message, decode_response, encode_request
@@ -29,9 +37,6 @@ GROUPS_MAX = 50
 PARTITIONS_MAX = 2_500
 IN_FLIGHT_MAX = 2  # one is answered while the other is read
 
-_FIRST_WITH_KEYS = 4
-_FIRST_WITH_GROUPS = 8
-_LAST_WITH_NAMES = 9
 _ROUNDS = 3
 _PAUSE_S = 0.2
 _MOVED = frozenset(
@@ -42,9 +47,7 @@ _MOVED = frozenset(
     }
 )
 
-Commits = dict[TopicPartition, Committed]
 T = TypeVar("T")
-_Names = dict[tuple[str, int], TopicPartition]
 _Grouped = Mapping[int, Sequence[str]]
 
 
@@ -64,9 +67,7 @@ class BulkCalls(Router):
                     list_groups, list_groups.Request(), list_groups.Response, to=broker, deadline=deadline
                 )
                 for one in answer.groups:
-                    found[one.group_id] = GroupListing(
-                        group=one.group_id, protocol_type=one.protocol_type, state=one.group_state, type=one.group_type
-                    )
+                    found[one.group_id] = read_listing(one)
                 code = error_code(answer.error_code)
                 if code not in (ErrorCode.NONE, *_MOVED):
                     raise RefusedByBroker(code, f"The groups cannot be listed: the broker answered {code.name}.")
@@ -95,7 +96,7 @@ class BulkCalls(Router):
 
     def try_committed_of(self, groups: Sequence[str]) -> dict[str, Commits | ClientError]:
         """Return the committed offsets of these groups; an unknown group has none."""
-        names: dict[tuple[str, int], TopicPartition] = {}
+        names: PartitionNames = {}
         return self._at_coordinators(groups, lambda grouped, deadline: self._fetch_committed(grouped, deadline, names))
 
     def try_offsets(
@@ -143,11 +144,7 @@ class BulkCalls(Router):
         for missing in _by_whole_topics(self._without_leader(partitions)):
             metadata = self._metadata(sorted({one.topic for one in missing}), deadline)
             failures |= {one: no_leader(metadata, one) for one in self._without_leader(missing)}
-        grouped: dict[int, list[TopicPartition]] = {}
-        for one in partitions:
-            if one not in failures:
-                grouped.setdefault(self._leaders[one], []).append(one)
-        return grouped, failures
+        return self._group_by_leader(one for one in partitions if one not in failures), failures
 
     def _at_coordinators(
         self, groups: Sequence[str], ask: "Callable[[_Grouped, float], dict[str, T | ClientError]]"
@@ -182,7 +179,7 @@ class BulkCalls(Router):
     ) -> tuple[dict[int, list[str]], dict[str, RefusedByBroker]]:
         failures: dict[str, RefusedByBroker] = {}
         unknown = [group for group in groups if self._coordinators.get(group) not in self._brokers]
-        if unknown and self._highest(find_coordinator, deadline) < _FIRST_WITH_KEYS:
+        if unknown and self._highest(find_coordinator, deadline) < FIRST_WITH_KEYS:
             for group in unknown:
                 try:
                     self._coordinator(group, deadline)
@@ -194,8 +191,7 @@ class BulkCalls(Router):
             answer = self._ask(find_coordinator, request, find_coordinator.Response, to=ANY, deadline=deadline)
             for one in answer.coordinators:
                 if one.error_code:
-                    code = error_code(one.error_code)
-                    failures[one.key] = RefusedByBroker(code, describe_group_error(one.key, code))
+                    failures[one.key] = group_refusal(one.key, error_code(one.error_code))
                     continue
                 if one.node_id not in self._brokers:
                     self._brokers = {**self._brokers, one.node_id: Address(one.host, one.port)}
@@ -207,22 +203,10 @@ class BulkCalls(Router):
         return grouped, failures
 
     def _describe_classic(self, grouped: _Grouped, deadline: float) -> dict[str, GroupDescription | ClientError]:
-        found: dict[str, GroupDescription | ClientError] = {}
         asked = [(broker, chunk) for broker, groups in grouped.items() for chunk in chunks(groups, GROUPS_MAX)]
         requests = [(broker, describe_groups.Request(groups=list(chunk))) for broker, chunk in asked]
         answers = self._ask_all(describe_groups, requests, describe_groups.Response, deadline=deadline)
-        for (broker, chunk), answer in zip(asked, answers, strict=True):
-            if isinstance(answer, ClientError):
-                found |= dict.fromkeys(chunk, answer)
-                continue
-            for one in answer.groups:
-                code = ErrorCode.GROUP_ID_NOT_FOUND if one.group_state == "Dead" else error_code(one.error_code)
-                found[one.group_id] = (
-                    RefusedByBroker(code, describe_group_error(one.group_id, code))
-                    if code
-                    else read_classic(one, broker)
-                )
-        return found
+        return _read_descriptions(asked, answers)
 
     def _describe_newer(self, grouped: _Grouped, deadline: float) -> dict[str, GroupDescription | ClientError]:
         found: dict[str, GroupDescription | ClientError] = {}
@@ -231,22 +215,14 @@ class BulkCalls(Router):
             if self._connection(broker, deadline).offers(consumer_group_describe.KEY):
                 asked += [(broker, chunk) for chunk in chunks(groups, GROUPS_MAX)]
                 continue
-            code = ErrorCode.GROUP_ID_NOT_FOUND
-            found |= {group: RefusedByBroker(code, describe_group_error(group, code)) for group in groups}
+            found |= {group: _not_found(group) for group in groups}
         requests = [(broker, consumer_group_describe.Request(group_ids=list(chunk))) for broker, chunk in asked]
         answers = self._ask_all(consumer_group_describe, requests, consumer_group_describe.Response, deadline=deadline)
-        for (broker, chunk), answer in zip(asked, answers, strict=True):
-            if isinstance(answer, ClientError):
-                found |= dict.fromkeys(chunk, answer)
-                continue
-            for one in answer.groups:
-                code = error_code(one.error_code)
-                found[one.group_id] = (
-                    RefusedByBroker(code, describe_group_error(one.group_id, code)) if code else read_newer(one, broker)
-                )
-        return found
+        return found | _read_descriptions(asked, answers)
 
-    def _fetch_committed(self, grouped: _Grouped, deadline: float, names: _Names) -> dict[str, Commits | ClientError]:
+    def _fetch_committed(
+        self, grouped: _Grouped, deadline: float, names: PartitionNames
+    ) -> dict[str, Commits | ClientError]:
         found: dict[str, Commits | ClientError] = {}
         asked: list[tuple[int, Sequence[str]]] = []
         for broker, groups in grouped.items():
@@ -255,7 +231,7 @@ class BulkCalls(Router):
             except BrokerUnreachable as error:
                 found |= dict.fromkeys(groups, error)
                 continue
-            asked += [(broker, c) for c in chunks(groups, GROUPS_MAX if highest >= _FIRST_WITH_GROUPS else 1)]
+            asked += [(broker, c) for c in chunks(groups, GROUPS_MAX if highest >= FIRST_WITH_GROUPS else 1)]
         requests = [
             (
                 broker,
@@ -268,15 +244,15 @@ class BulkCalls(Router):
             for broker, chunk in asked
         ]
         answers = self._ask_all(
-            offset_fetch, requests, offset_fetch.Response, deadline=deadline, at_most=_LAST_WITH_NAMES
+            offset_fetch, requests, offset_fetch.Response, deadline=deadline, at_most=LAST_WITH_NAMES
         )
         for (_, chunk), answer in zip(asked, answers, strict=True):
             if isinstance(answer, ClientError):
                 found |= dict.fromkeys(chunk, answer)
             elif answer.groups:
-                found |= {one.group_id: _read_commits(one.group_id, one, names) for one in answer.groups}
+                found |= {one.group_id: read_commits(one.group_id, one, names) for one in answer.groups}
             else:
-                found[chunk[0]] = _read_commits(chunk[0], answer, names)
+                found[chunk[0]] = read_commits(chunk[0], answer, names)
         return found
 
     def connection_to(self, broker: int, deadline: float) -> Connection:
@@ -375,31 +351,24 @@ class _Line:
         self._sent.clear()
 
 
-def _read_commits(
-    group: str, answer: offset_fetch.Response | offset_fetch.ResponseGroup, names: _Names
-) -> Commits | ClientError:
-    code = error_code(answer.error_code)
-    if code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return {}
-    if code:
-        return RefusedByBroker(code, describe_group_error(group, code))
-    found = {}
-    for topic in answer.topics:
-        name = topic.name
-        for one in topic.partitions:
-            if one.error_code:
-                code = error_code(one.error_code)
-                return RefusedByBroker(code, describe_group_error(group, code))
-            if one.committed_offset >= 0:
-                # One name object for all groups: there are many more commits than partitions.
-                key = (name, one.partition_index)
-                where = names.get(key) or names.setdefault(key, TopicPartition(*key))
-                found[where] = Committed(
-                    offset=one.committed_offset,
-                    leader_epoch=one.committed_leader_epoch,
-                    metadata=one.metadata or "",
-                )
+def _read_descriptions(
+    asked: Sequence[tuple[int, Sequence[str]]],
+    answers: Sequence[describe_groups.Response | consumer_group_describe.Response | ClientError],
+) -> dict[str, GroupDescription | ClientError]:
+    found: dict[str, GroupDescription | ClientError] = {}
+    for (broker, chunk), answer in zip(asked, answers, strict=True):
+        if isinstance(answer, ClientError):
+            found |= dict.fromkeys(chunk, answer)
+            continue
+        for one in answer.groups:
+            # An old broker gives no error for a classic group that it does not know, and says that it is Dead.
+            is_unknown = isinstance(one, describe_groups.ResponseGroup) and one.group_state == "Dead"
+            found[one.group_id] = _not_found(one.group_id) if is_unknown else read_description(one, broker)
     return found
+
+
+def _not_found(group: str) -> RefusedByBroker:
+    return group_refusal(group, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 def _is_open(answer: tuple[int, int] | RefusedByBroker | None) -> bool:

@@ -133,7 +133,7 @@ class Connection:
         # The answer to ApiVersions never has tags in its header: a client must read it before it knows the versions.
         self._awaited.append(_Awaited(self._last_correlation_id, flexible and key != api_versions.KEY))
         try:
-            self._socket.settimeout(_left(deadline))
+            self._socket.settimeout(seconds_left(deadline))
             self._socket.sendall(frame)
         except OSError as error:
             raise self._lost(_reason(error)) from None
@@ -156,16 +156,11 @@ class Connection:
             raise self._lost("answered a request that was not asked")
         return answer[at:]
 
-    @property
-    def awaited_count(self) -> int:
-        """How many requests were sent and not yet answered."""
-        return len(self._awaited)
-
     def _read(self, into: memoryview, deadline: float) -> memoryview:
         at, size = 0, len(into)
         try:
             while at < size:
-                self._socket.settimeout(_left(deadline))
+                self._socket.settimeout(seconds_left(deadline))
                 count = self._socket.recv_into(into[at:])
                 if not count:
                     raise self._lost(
@@ -183,7 +178,7 @@ class Connection:
 
     def _secured(self, context: ssl.SSLContext, deadline: float) -> socket.socket:
         try:
-            self._socket.settimeout(_left(deadline))
+            self._socket.settimeout(seconds_left(deadline))
             return context.wrap_socket(self._socket, server_hostname=self.address.host)
         except ssl.SSLCertVerificationError as error:
             raise AuthenticationFailed(
@@ -227,7 +222,10 @@ class Connection:
                 "security.protocol."
             )
         shake = self.call(
-            sasl_handshake, sasl_handshake.Request(mechanism=security.mechanism), timeout_s=_left(deadline), version=1
+            sasl_handshake,
+            sasl_handshake.Request(mechanism=security.mechanism),
+            timeout_s=seconds_left(deadline),
+            version=1,
         )
         assert isinstance(shake, sasl_handshake.Response)
         if shake.error_code:
@@ -243,7 +241,8 @@ class Connection:
         scram.check(self._exchange(scram.final(challenge), deadline))
 
     def _exchange(self, token: bytes, deadline: float) -> bytes:
-        answer = self.call(sasl_authenticate, sasl_authenticate.Request(auth_bytes=token), timeout_s=_left(deadline))
+        request = sasl_authenticate.Request(auth_bytes=token)
+        answer = self.call(sasl_authenticate, request, timeout_s=seconds_left(deadline))
         assert isinstance(answer, sasl_authenticate.Response)
         if answer.error_code:
             raise AuthenticationFailed(
@@ -263,7 +262,7 @@ def _connect(address: Address, deadline: float) -> socket.socket:
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             # One dead address of a name must not use up the time of the others.
-            connection.settimeout(max(_left(deadline) / (len(targets) - index), 0.1))
+            connection.settimeout(max(seconds_left(deadline) / (len(targets) - index), 0.1))
             connection.connect(target)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connection
@@ -290,13 +289,14 @@ def _resolve(address: Address, deadline: float) -> list[_Target]:
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(_left(deadline))
+    asking.join(seconds_left(deadline))
     if failed or asking.is_alive() or not found:
         raise BrokerUnreachable(f"The broker at {address} cannot be found: the host name is not known; check it.")
     return found
 
 
-def _left(deadline: float) -> float:
+def seconds_left(deadline: float) -> float:
+    """Return the seconds until the deadline; never 0, for a timeout of zero means something else."""
     return max(deadline - time.monotonic(), 0.001)
 
 

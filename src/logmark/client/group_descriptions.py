@@ -4,14 +4,12 @@ from collections.abc import Sequence
 
 from logmark.client.answers import GroupDescription
 from logmark.client.errors import RefusedByBroker, error_code
-from logmark.client.groups import GroupCalls, read_classic, read_newer
-from logmark.client.router import describe_group_error
+from logmark.client.groups import GroupCalls, read_description
 from logmark.errors import ErrorCode
 from logmark.wire.schema import consumer_group_describe, describe_groups
 
 _OF_THE_OTHER_PROTOCOL = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 Described = GroupDescription | RefusedByBroker
-_Answer = consumer_group_describe.ResponseGroup | describe_groups.ResponseGroup
 
 
 class DescribeCalls(GroupCalls):
@@ -26,10 +24,10 @@ class DescribeCalls(GroupCalls):
         for coordinator, members in self._by_coordinator(list(dict.fromkeys(groups)), self._deadline()).items():
             if self._connection(coordinator, self._deadline()).offers(consumer_group_describe.KEY):
                 for group, newer in self._newer(coordinator, members).items():
-                    found[group] = _read(newer, coordinator)
+                    found[group] = read_description(newer, coordinator)
             left = [group for group in members if _is_of_the_other_protocol(found.get(group))]
             for group, classic in self._classic(coordinator, left).items():
-                answer = _read(classic, coordinator)
+                answer = read_description(classic, coordinator)
                 # Where neither protocol knows the group, the first answer says it in better words.
                 if not (_is_not_found(answer) and _is_not_found(found.get(group))):
                     found[group] = answer
@@ -76,15 +74,6 @@ class DescribeCalls(GroupCalls):
             else one
             for one in answer.groups
         }
-
-
-def _read(one: _Answer, coordinator: int) -> Described:
-    code = error_code(one.error_code)
-    if code != ErrorCode.NONE:
-        return RefusedByBroker(code, describe_group_error(one.group_id, code), said=one.error_message)
-    if isinstance(one, describe_groups.ResponseGroup):
-        return read_classic(one, coordinator)
-    return read_newer(one, coordinator)
 
 
 def _is_of_the_other_protocol(answer: Described | None) -> bool:

@@ -6,7 +6,7 @@ from types import ModuleType
 from logmark.client.answers import Committed, GroupDescription, GroupListing, GroupMember
 from logmark.client.errors import BrokerUnreachable, CommitRefused, RefusedByBroker, error_code
 from logmark.client.logs import by_topic
-from logmark.client.router import Answer, Router, describe_group_error
+from logmark.client.router import Answer, Router, group_refusal
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.wire.messages import Message
@@ -20,8 +20,8 @@ from logmark.wire.schema import (
 )
 from logmark.wire.schema import list_groups as list_groups_schema
 
-_LAST_WITH_NAMES = 9  # From version 10 on OffsetCommit and OffsetFetch have topic ids in place of names.
-_FIRST_WITH_GROUPS = 8
+LAST_WITH_NAMES = 9  # From version 10 on OffsetCommit and OffsetFetch have topic ids in place of names.
+FIRST_WITH_GROUPS = 8  # of OffsetFetch
 _MOVED = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -30,6 +30,10 @@ _MOVED = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
+
+Commits = dict[TopicPartition, Committed]
+# One object for each topic-partition of all groups: there are many more commits than partitions.
+PartitionNames = dict[tuple[str, int], TopicPartition]
 
 
 class GroupCalls(Router):
@@ -47,12 +51,7 @@ class GroupCalls(Router):
         for broker in list(self._brokers):
             answer = self._list_groups_of(broker, request, deadline)
             for one in answer.groups:
-                found[one.group_id] = GroupListing(
-                    group=one.group_id,
-                    protocol_type=one.protocol_type,
-                    state=one.group_state,
-                    type=one.group_type,
-                )
+                found[one.group_id] = read_listing(one)
         return [found[group] for group in sorted(found)]
 
     def _list_groups_of(
@@ -99,7 +98,7 @@ class GroupCalls(Router):
         if code == ErrorCode.GROUP_ID_NOT_FOUND or one.group_state == "Dead":
             return self._describe_other(group)
         if code != ErrorCode.NONE:
-            raise RefusedByBroker(code, describe_group_error(group, code))
+            raise group_refusal(group, code)
         return read_classic(one, self._coordinators.get(group, -1))
 
     def _describe_other(self, group: str) -> GroupDescription:
@@ -128,7 +127,7 @@ class GroupCalls(Router):
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
-    ) -> dict[TopicPartition, Committed]:
+    ) -> Commits:
         """Return the committed offsets of a group, of these partitions or of all; leave out partitions without one."""
         wanted = None if partitions is None else by_topic(partitions)
         if wanted == {}:
@@ -152,17 +151,17 @@ class GroupCalls(Router):
             require_stable=require_stable,
         )
         answer = self._at_coordinator(
-            group, offset_fetch, request, offset_fetch.Response, _fetch_codes, at_most=_LAST_WITH_NAMES
+            group, offset_fetch, request, offset_fetch.Response, _fetch_codes, at_most=LAST_WITH_NAMES
         )
-        return _read_committed(group, answer.groups[0] if answer.groups else answer)
+        return _sorted_commits(group, answer.groups[0] if answer.groups else answer)
 
-    def committed_of(self, groups: Sequence[str]) -> dict[str, dict[TopicPartition, Committed]]:
+    def committed_of(self, groups: Sequence[str]) -> dict[str, Commits]:
         """Return the committed offsets of several groups, by one request to each coordinator if brokers allow it."""
         deadline = self._deadline()
-        found: dict[str, dict[TopicPartition, Committed]] = {}
+        found: dict[str, Commits] = {}
         for coordinator, members in self._by_coordinator(groups, deadline).items():
             highest = self._connection(coordinator, deadline).version_of(offset_fetch.KEY, offset_fetch.VERSIONS)
-            if highest < _FIRST_WITH_GROUPS:
+            if highest < FIRST_WITH_GROUPS:
                 continue
             request = offset_fetch.Request(
                 groups=[offset_fetch.RequestGroup(group_id=group, topics=None) for group in members]
@@ -173,11 +172,11 @@ class GroupCalls(Router):
                 offset_fetch.Response,
                 to=coordinator,
                 deadline=deadline,
-                at_most=_LAST_WITH_NAMES,
+                at_most=LAST_WITH_NAMES,
             )
             for one in answer.groups:
                 if not one.error_code and not any(p.error_code for topic in one.topics for p in topic.partitions):
-                    found[one.group_id] = _read_committed(one.group_id, one)
+                    found[one.group_id] = _sorted_commits(one.group_id, one)
         # What is left is asked alone: of an old broker, or because its coordinator moved meanwhile.
         return {group: found[group] if group in found else self.committed(group) for group in groups}
 
@@ -226,7 +225,7 @@ class GroupCalls(Router):
             ],
         )
         return self._at_coordinator(
-            group, offset_commit, request, offset_commit.Response, lambda _: [], at_most=_LAST_WITH_NAMES,
+            group, offset_commit, request, offset_commit.Response, lambda _: [], at_most=LAST_WITH_NAMES,
             deadline=deadline,
         )  # fmt: skip
 
@@ -243,8 +242,7 @@ class GroupCalls(Router):
             )
             for one in answer.results:
                 if one.error_code:
-                    code = error_code(one.error_code)
-                    failures[one.group_id] = RefusedByBroker(code, describe_group_error(group, code))
+                    failures[one.group_id] = group_refusal(group, error_code(one.error_code))
         return failures
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, RefusedByBroker]:
@@ -262,12 +260,9 @@ class GroupCalls(Router):
             group, offset_delete, request, offset_delete.Response, lambda response: [response.error_code]
         )
         if answer.error_code:
-            code = error_code(answer.error_code)
-            raise RefusedByBroker(code, describe_group_error(group, code))
+            raise group_refusal(group, error_code(answer.error_code))
         return {
-            TopicPartition(topic.name, one.partition_index): RefusedByBroker(
-                code := error_code(one.error_code), describe_group_error(group, code)
-            )
+            TopicPartition(topic.name, one.partition_index): group_refusal(group, error_code(one.error_code))
             for topic in answer.topics
             for one in topic.partitions
             if one.error_code
@@ -296,6 +291,25 @@ class GroupCalls(Router):
             assert failure is not None
             raise failure
         return response
+
+
+def read_listing(group: list_groups_schema.ResponseGroup) -> GroupListing:
+    """Return what ListGroups says about one group."""
+    return GroupListing(
+        group=group.group_id, protocol_type=group.protocol_type, state=group.group_state, type=group.group_type
+    )
+
+
+def read_description(
+    group: describe_groups.ResponseGroup | consumer_group_describe.ResponseGroup, coordinator: int
+) -> GroupDescription | RefusedByBroker:
+    """Return what either protocol says about one group, or its error."""
+    code = error_code(group.error_code)
+    if code:
+        return group_refusal(group.group_id, code, said=group.error_message)
+    if isinstance(group, describe_groups.ResponseGroup):
+        return read_classic(group, coordinator)
+    return read_newer(group, coordinator)
 
 
 def read_classic(group: describe_groups.ResponseGroup, coordinator: int) -> GroupDescription:
@@ -358,27 +372,36 @@ def _fetch_codes(answer: offset_fetch.Response) -> list[int]:
     return found + [partition.error_code for one in groups for topic in one.topics for partition in topic.partitions]
 
 
-def _read_committed(
-    group: str, answer: offset_fetch.Response | offset_fetch.ResponseGroup
-) -> dict[TopicPartition, Committed]:
+def _sorted_commits(group: str, answer: offset_fetch.Response | offset_fetch.ResponseGroup) -> Commits:
+    found = read_commits(group, answer, {})
+    if isinstance(found, RefusedByBroker):
+        raise found
+    return dict(sorted(found.items()))
+
+
+def read_commits(
+    group: str, answer: offset_fetch.Response | offset_fetch.ResponseGroup, names: PartitionNames
+) -> Commits | RefusedByBroker:
+    """Return what OffsetFetch says about one group, or the first error in it; an unknown group has no commits."""
     code = error_code(answer.error_code)
     if code == ErrorCode.GROUP_ID_NOT_FOUND:
         return {}
-    if code != ErrorCode.NONE:
-        raise RefusedByBroker(code, describe_group_error(group, code))
+    if code:
+        return group_refusal(group, code)
     found = {}
     for topic in answer.topics:
         for one in topic.partitions:
             if one.error_code:
-                code = error_code(one.error_code)
-                raise RefusedByBroker(code, describe_group_error(group, code))
+                return group_refusal(group, error_code(one.error_code))
             if one.committed_offset >= 0:
-                found[TopicPartition(topic.name, one.partition_index)] = Committed(
+                key = (topic.name, one.partition_index)
+                where = names.get(key) or names.setdefault(key, TopicPartition(*key))
+                found[where] = Committed(
                     offset=one.committed_offset,
                     leader_epoch=one.committed_leader_epoch,
                     metadata=one.metadata or "",
                 )
-    return dict(sorted(found.items()))
+    return found
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:

@@ -57,7 +57,6 @@ class ClusterHealth:
     cluster_id: str
     brokers: Sequence[BrokerHealth]
     partition_count: int
-    coordinator_count: int
     # Partitions that no broker leads, or that have an error, by the name of the error.
     partition_errors: Mapping[TopicPartition, str]
     problems: Sequence[str]
@@ -80,7 +79,6 @@ def check_health(client: "Client") -> ClusterHealth:
         cluster_id=metadata.cluster_id,
         brokers=brokers,
         partition_count=sum(len(topic.partitions) for topic in metadata.topics.values()),
-        coordinator_count=len(metadata.partitions(OFFSETS_TOPIC)),
         partition_errors=errors,
         problems=list(_problems(brokers, errors)),
     )
@@ -94,7 +92,6 @@ def _health_of_one(broker: BrokerHealth) -> ClusterHealth:
         cluster_id=details["cluster_id"],
         brokers=[broker],
         partition_count=details["partitions"]["total"],
-        coordinator_count=details["coordinators"]["total"],
         partition_errors={},
         problems=list(_problems([broker], {})),
     )

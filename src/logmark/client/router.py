@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Self, TypeVar
 
-from logmark.client.connection import Address, Connection, as_addresses
+from logmark.client.connection import Address, Connection, as_addresses, seconds_left
 from logmark.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -38,7 +38,7 @@ from logmark.wire.schema import metadata as metadata_schema
 
 ANY = -1  # any broker will do
 CONTROLLER = -2
-_FIRST_WITH_KEYS = 4  # From here on FindCoordinator takes several groups.
+FIRST_WITH_KEYS = 4  # From here on FindCoordinator takes several groups.
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0
 # A new topic reaches all brokers a moment after its creation was answered.
 _UNKNOWN_TOPIC_PATIENCE_S = 1.0
@@ -267,11 +267,13 @@ class Router:
                 for failure in failures.values()
             ):
                 break
+        return self._group_by_leader(one for one in wanted if one not in failures), failures
+
+    def _group_by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         grouped: dict[int, list[TopicPartition]] = {}
-        for one in wanted:
-            if one not in failures:
-                grouped.setdefault(self._leaders[one], []).append(one)
-        return grouped, failures
+        for one in partitions:
+            grouped.setdefault(self._leaders[one], []).append(one)
+        return grouped
 
     def _without_leader(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         return [one for one in partitions if self._leaders.get(one, -1) not in self._brokers]
@@ -298,12 +300,12 @@ class Router:
                 return found.node_id
             if not code.is_retriable:
                 break
-        raise NoCoordinator(group, code, describe_group_error(group, code))
+        raise NoCoordinator(group, code, _describe_group_error(group, code))
 
     def _by_coordinator(self, groups: Sequence[str], deadline: float) -> dict[int, list[str]]:
         """Return the groups by coordinator, found in one request if brokers allow it."""
         unknown = [group for group in groups if self._coordinators.get(group) not in self._brokers]
-        if len(unknown) > 1 and self._highest(find_coordinator, deadline) >= _FIRST_WITH_KEYS:
+        if len(unknown) > 1 and self._highest(find_coordinator, deadline) >= FIRST_WITH_KEYS:
             request = find_coordinator.Request(key_type=0, coordinator_keys=unknown)
             response = self._ask(find_coordinator, request, find_coordinator.Response, to=ANY, deadline=deadline)
             for found in response.coordinators:
@@ -320,11 +322,6 @@ class Router:
 
     def _forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
-
-
-def seconds_left(deadline: float) -> float:
-    """Return the seconds until the deadline; never 0, for a timeout of zero means something else."""
-    return max(deadline - time.monotonic(), 0.001)
 
 
 def no_leader(found: ClusterMetadata, partition: TopicPartition) -> RefusedByBroker:
@@ -359,6 +356,10 @@ _GROUP_REASONS = {
 }
 
 
-def describe_group_error(group: str, code: ErrorCode) -> str:
-    """Return the message for a group with which nothing was done."""
+def group_refusal(group: str, code: ErrorCode, *, said: str | None = None) -> RefusedByBroker:
+    """Return the error for a group with which nothing was done."""
+    return RefusedByBroker(code, _describe_group_error(group, code), said=said)
+
+
+def _describe_group_error(group: str, code: ErrorCode) -> str:
     return f"Group {group}: {_GROUP_REASONS.get(code, f'the broker answered {code.name}')}."

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Protocol
 
-from logmark.client.answers import ClusterDescription, ConfigEntry, NewTopic
+from logmark.client.answers import ConfigEntry, NewTopic
 from logmark.client.errors import RefusedByBroker, UnknownTopic, error_code
 from logmark.client.router import ANY, CONTROLLER, Answer, Router
 from logmark.errors import ErrorCode
@@ -13,14 +13,12 @@ from logmark.wire.schema import (
     create_partitions,
     create_topics,
     delete_topics,
-    describe_cluster,
     describe_configs,
     incremental_alter_configs,
 )
 
 TOPIC, BROKER = 2, 4
 _SET, _DELETE = 0, 1
-_SOURCE_DEFAULT = 5
 _SOURCE_TOPIC = 1
 
 
@@ -162,28 +160,6 @@ class TopicCalls(Router):
         for one in answer.responses:
             if one.error_code:
                 raise _refusal(topic, one)
-
-    def describe_cluster(self) -> ClusterDescription:
-        """Return the cluster's id, controller and brokers; of an old broker through its metadata."""
-        deadline = self._deadline()
-        if not self._connection(ANY, deadline).offers(describe_cluster.KEY):
-            found = self._metadata([], deadline)
-            return ClusterDescription(
-                cluster_id=found.cluster_id,
-                controller=found.controller,
-                brokers={node: str(address) for node, address in found.brokers.items()},
-            )
-        answer = self._ask(
-            describe_cluster, describe_cluster.Request(), describe_cluster.Response, to=ANY, deadline=deadline
-        )
-        if answer.error_code:
-            code = error_code(answer.error_code)
-            raise RefusedByBroker(code, f"The cluster cannot be described: {answer.error_message or code.name}.")
-        return ClusterDescription(
-            cluster_id=answer.cluster_id,
-            controller=answer.controller_id,
-            brokers={broker.broker_id: f"{broker.host}:{broker.port}" for broker in answer.brokers},
-        )
 
     def _wait_for_partitions(self, counts: Mapping[str, int], deadline: float) -> None:
         """Wait until these topics have so many partitions, all with leaders, and not beyond the deadline.

@@ -49,9 +49,7 @@ def resolve_offset_spec(
 
     Raises UserError if one is out of range.
     """
-    bounds = LogBounds.fetch(client, partitions)
-    for problem in bounds.problems.values():
-        raise UserError(problem)
+    bounds = LogBounds.fetch(client, partitions).check()
     times: Mapping[TopicPartition, OffsetAndTimestamp] = {}
     if position.timestamp_ms is not None:
         times = client.list_offsets(dict.fromkeys(partitions, position.timestamp_ms))

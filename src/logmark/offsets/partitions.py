@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from logmark.client.answers import EARLIEST, LATEST, Committed, GroupDescription, GroupMember, OffsetAndTimestamp
 from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
+from logmark.errors import UserError
 from logmark.names import TopicPartition
 
 
@@ -87,6 +88,12 @@ class LogBounds:
         for partition in problems:
             starts.pop(partition, None)
         return cls(starts, ends, problems)
+
+    def check(self, note: str = "") -> "LogBounds":
+        """Return the bounds; raises UserError, with a note, if those of a partition are unknown."""
+        for problem in self.problems.values():
+            raise UserError(f"{problem}{note}")
+        return self
 
     def group_partition(
         self, group: str, partition: TopicPartition, committed: Committed | None, member: GroupMember | None = None

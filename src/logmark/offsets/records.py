@@ -9,7 +9,7 @@ from logmark.names import TopicPartition
 from logmark.wire import batches, columns
 from logmark.wire.batches import Record
 
-__all__ = ["Batch", "Record", "first_record", "read_batches", "read_records"]
+__all__ = ["Batch", "Record", "first_record", "iterate_batches", "iterate_records", "read_batches", "read_records"]
 
 Batch = tuple[batches.BatchHeader, columns.Columns]
 
@@ -40,8 +40,9 @@ def first_record(
             answer = fetcher.receive()
             after = next_offset(answer.records, at)
             aborted = Aborted(answer.aborted_transactions) if read_committed else None
-            for record in _decoded(answer.records, at, stop if stop is not None else after, aborted):
-                return record
+            for _, held in _batches(answer.records, at, stop if stop is not None else after, aborted):
+                for record in iterate_records(held):
+                    return record
             if after <= at:
                 return None
             at = after
@@ -54,7 +55,7 @@ def read_records(
     """Every record of [start, stop) in order; with `read_committed` without those of aborted transactions."""
     for found, _ in read_batches(client, partition, start, stop, read_committed=read_committed):
         for _, held in found:
-            yield from _records(held)
+            yield from iterate_records(held)
 
 
 def read_batches(
@@ -70,25 +71,28 @@ def read_batches(
             at = after
 
 
-def _decoded(data: memoryview, start: int, stop: int, aborted: Aborted | None) -> Iterator[Record]:
-    for _, found in _batches(data, start, stop, aborted):
-        yield from _records(found)
-
-
-def _records(found: columns.Columns) -> Iterator[Record]:
+def iterate_records(found: columns.Columns) -> Iterator[Record]:
+    """Yield the records of one batch."""
     for fields in zip(
         found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
     ):  # fmt: skip
         yield Record(*fields)
 
 
-def _batches(data: memoryview, start: int, stop: int, aborted: Aborted | None) -> Iterator[Batch]:
+def iterate_batches(data: memoryview, stop: int) -> Iterator[tuple[batches.BatchHeader, memoryview]]:
+    """Yield the whole batches of a response that start below `stop`, each with its header."""
     at = 0
     while len(data) - at >= columns.HEADER_BYTES:
         header = batches.read_header(data, at)
         end = at + header.size
         if end > len(data) or header.base_offset >= stop:
             return
+        yield header, data[at:end]
+        at = end
+
+
+def _batches(data: memoryview, start: int, stop: int, aborted: Aborted | None) -> Iterator[Batch]:
+    for header, batch in iterate_batches(data, stop):
         # The marker of an abort must be seen also where the batch before it is not wanted.
         is_hidden = header.is_control
         if aborted is not None:
@@ -102,11 +106,10 @@ def _batches(data: memoryview, start: int, stop: int, aborted: Aborted | None) -
             yield (
                 header,
                 columns.decode(
-                    data[at:end],
+                    batch,
                     start=start,
                     stop=stop,
                     with_headers=True,
                     decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 ),
             )
-        at = end

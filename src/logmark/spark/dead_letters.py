@@ -1,13 +1,12 @@
 """Sends dead letters: from the task that finds a bad record into the dead-letter topic, at least once."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from types import TracebackType
 
 from logmark.client.client import Client
-from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.offsets.dead_letters.dead_letter import (
     ERROR_BYTES_MAX,
@@ -18,11 +17,6 @@ from logmark.offsets.dead_letters.dead_letter import (
 from logmark.spark.sink.delivery import DeliveryPlan
 from logmark.spark.sink.options import STREAM_PATIENCE_S, SinkOptions
 from logmark.spark.sink.outbox import Attempt, Outbox, connect_sink
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Self
 
 _SPARE_BYTES = 2 * ERROR_BYTES_MAX  # for the headers of a dead letter that is about as large as its topic takes
 
@@ -35,7 +29,7 @@ class DeadLetterTarget:
     topic: str
     pipeline: str = ""
     client_id: str = "logmark-spark"
-    client: "Mapping[str, str]" = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = STREAM_PATIENCE_S
 
     def sink_options(self) -> SinkOptions:
@@ -58,11 +52,8 @@ class DeadLetterSender(AbstractContextManager["DeadLetterSender"]):
         self._client: Client | None = None
         self._outbox: Outbox | None = None
 
-    def __enter__(self) -> "Self":
-        return self
-
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: "TracebackType | None"
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self.close()
 
@@ -114,13 +105,7 @@ def _size(headers: "Headers") -> int:
     return sum(len(name) + len(content or b"") + 10 for name, content in headers)
 
 
-class MetadataClient(Protocol):
-    """The one call of a client that `check_dead_letter_topic` makes."""
-
-    def metadata(self, topics: list[str] | None = None) -> ClusterMetadata: ...
-
-
-def check_dead_letter_topic(client: MetadataClient, topic: str, *, reads: Collection[str] = ()) -> None:
+def check_dead_letter_topic(client: Client, topic: str, *, reads: Collection[str] = ()) -> None:
     """Raise UserError unless the topic is there for dead letters, and is none that `reads` names."""
     if topic in reads:
         raise UserError(

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from logmark.client.client import Client
 from logmark.client.errors import OffsetOutOfRange
 from logmark.names import TopicPartition
+from logmark.offsets.records import Record, iterate_records
 from logmark.wire import columns
-from logmark.wire.batches import Record
 
 FETCH_BYTES_MAX = 256 << 10
 DECOMPRESSED_BYTES_MAX = 1 << 30
@@ -53,9 +53,7 @@ def _records(data: memoryview, start: int, stop: int) -> Iterator[Record]:
         part = columns.decode(
             data, start=at, stop=stop, with_headers=True, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX
         )
-        fields = zip(part.offsets, part.timestamps_ms, part.keys(), part.values(), part.headers(), strict=True)
-        for one in fields:
-            yield Record(*one)
+        yield from iterate_records(part)
         if part.next_offset <= at:
             return
         at = part.next_offset

@@ -1,11 +1,11 @@
 """A file system whose disk can be slow, full, broken, or lose its power: wraps a real one."""
 
+import contextlib
 import errno as errors
 import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from logmark.disk.file_system import Bytes, File, FileSystem, Lock, OpenFile
@@ -100,7 +100,7 @@ class FaultyFileSystem:
 
     # Faults
 
-    @contextmanager
+    @contextlib.contextmanager
     def hold_syncs(self, part: str = "") -> Iterator[None]:
         """Hold every sync of a path that contains `part` until the block is left.
 
@@ -169,8 +169,7 @@ class FaultyFileSystem:
 
     def _tear(self, path: str, state: _Unsynced, choose: random.Random) -> None:
         """Keep some pages: the kernel writes them in any order, and the file's size may be an earlier one."""
-        file = self._files.open(path)
-        try:
+        with contextlib.closing(self._files.open(path)) as file:
             data = file.pread(file.size(), 0)
             durable = _undo(state, data)
             overwritten = [start for start in range(0, len(durable), self._page_bytes)
@@ -192,8 +191,6 @@ class FaultyFileSystem:
                     at, until = max(start, state.size), min(start + page, file.size())
                     if until > at:
                         file.pwrite(bytes(until - at), at)
-        finally:
-            file.close()
 
     # What a file reports
 
@@ -266,15 +263,12 @@ class FaultyFileSystem:
         return self._files.read(path)
 
     def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
-        file = self.open(path, create=True)
-        try:
+        with contextlib.closing(self.open(path, create=True)) as file:
             file.truncate(0)
             if data:
                 file.pwrite(data, 0)
             if sync:
                 file.sync()
-        finally:
-            file.close()
 
     def write_atomically(self, path: str, data: Bytes) -> None:
         self.write(path + ".tmp", data)
@@ -327,11 +321,8 @@ class FaultyFileSystem:
         self._files.rmdir(path)
 
     def sync_file(self, path: str) -> None:
-        file = self.open(path)
-        try:
+        with contextlib.closing(self.open(path)) as file:
             file.sync()
-        finally:
-            file.close()
 
     def sync_directory(self, path: str) -> None:
         self._check_open(path)

@@ -9,12 +9,11 @@ It comes with the package and imports nothing of it before a fixture is used. Ev
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from logmark.testing.broker import Broker
+from logmark import testing
 
 
 @pytest.fixture
@@ -30,32 +29,25 @@ def logmark_broker_session_config() -> Mapping[str, str]:
 
 
 @pytest.fixture
-def logmark_broker(logmark_broker_config: Mapping[str, str]) -> Iterator["Broker"]:
+def logmark_broker(logmark_broker_config: Mapping[str, str]) -> Iterator["testing.Broker"]:
     """Yield a fresh broker with an empty data directory, gone when the test is over."""
-    with _new_broker(logmark_broker_config) as broker:
+    with testing.Broker(logmark_broker_config) as broker:
         yield broker
 
 
 @pytest.fixture
-def logmark_broker_factory() -> Iterator[Callable[..., "Broker"]]:
+def logmark_broker_factory() -> Iterator[Callable[..., "testing.Broker"]]:
     """Yield a function that starts brokers, with the arguments of `logmark.testing.Broker`; all end with the test."""
     with ExitStack() as stack:
 
-        def start(config: Mapping[str, str] | None = None, **options: Any) -> "Broker":
-            return stack.enter_context(_new_broker(config, **options))
+        def start(config: Mapping[str, str] | None = None, **options: Any) -> "testing.Broker":
+            return stack.enter_context(testing.Broker(config, **options))
 
         yield start
 
 
 @pytest.fixture(scope="session")
-def logmark_broker_session(logmark_broker_session_config: Mapping[str, str]) -> Iterator["Broker"]:
+def logmark_broker_session(logmark_broker_session_config: Mapping[str, str]) -> Iterator["testing.Broker"]:
     """Yield one broker for all tests of the session: quick, but topics and groups are shared."""
-    with _new_broker(logmark_broker_session_config) as broker:
+    with testing.Broker(logmark_broker_session_config) as broker:
         yield broker
-
-
-def _new_broker(config: Mapping[str, str] | None, **options: Any) -> "Broker":
-    # Only here: the plugin costs nothing in a test run that uses no broker.
-    from logmark.testing.broker import Broker
-
-    return Broker(config, **options)

@@ -1,16 +1,21 @@
 """The stage of a chapter: an embedded broker with empty logs, and ways to show what is done there."""
 
+import ast
 import contextlib
+import inspect
 import io
+import linecache
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from functools import lru_cache
+from types import FrameType
 
 import confluent_kafka
 
@@ -18,7 +23,7 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.testing import Broker
-from logmark.tour import pictures, source
+from logmark.tour import pictures
 from logmark.tour.elements import Code, Command, Element, Keep, Output, Pause, Picture, Prose
 from logmark.wire import batches
 
@@ -83,9 +88,20 @@ class Stage:
             )
             self.client.produce(TopicPartition(topic, partition), batch)
 
-    def code(self) -> "Block":
-        """Show the body of the `with` statement, run it, and show what it printed."""
-        return Block(self._show)
+    def code(self) -> contextlib.AbstractContextManager[None]:
+        """Show the body of the one-line `with` statement as it stands in the source, run it, show what it printed."""
+        self._show(Code(_block_source(sys._getframe(1))))
+        return self._show_output()
+
+    @contextlib.contextmanager
+    def _show_output(self) -> Iterator[None]:
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                yield
+        finally:
+            if printed.getvalue():
+                self._show(Output(printed.getvalue().rstrip()))
 
     def command(self, line: str, *, exit_code: int = 0, varying: str = "") -> None:
         """Show a `logmark` command, run it, and show its output, with dots for what matches `varying`."""
@@ -104,7 +120,7 @@ class Stage:
 
         It dies by its own hand, or by ours as soon as `until` is true and it has printed so many lines.
         """
-        self._show(Code(source.of_function(program)))
+        self._show(Code(textwrap.dedent(inspect.getsource(program)).rstrip()))
         run = f"import sys; from {program.__module__} import {program.__name__} as run; run(sys.argv[1])"
         with subprocess.Popen(  # noqa: S603 - our own interpreter and our own function
             [sys.executable, "-u", "-c", run, self.servers], stdout=subprocess.PIPE, text=True
@@ -177,24 +193,19 @@ def _collect(lines: Iterable[str], into: list[str]) -> None:
         into.append(line)
 
 
-class Block:
-    """A piece of a chapter that is shown as it stands in the source, then run, its output caught."""
+def _block_source(frame: FrameType) -> str:
+    """Return the body of the `with` statement at which this frame is, so that what is shown is what runs."""
+    file = frame.f_code.co_filename
+    block = _blocks(file)[frame.f_lineno]
+    # From the line below the `with`, and not from its first statement, so that a comment above that is shown too.
+    lines = linecache.getlines(file)[block.lineno : block.body[-1].end_lineno]
+    return textwrap.dedent("".join(lines)).rstrip()
 
-    def __init__(self, show: Show) -> None:
-        self._show = show
-        self._printed = io.StringIO()
-        self._catching = contextlib.redirect_stdout(self._printed)
 
-    def __enter__(self) -> None:
-        self._show(Code(source.of_block(sys._getframe(1))))
-        self._catching.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._catching.__exit__(kind, error, trace)
-        if self._printed.getvalue():
-            self._show(Output(self._printed.getvalue().rstrip()))
+@lru_cache
+def _blocks(file: str) -> dict[int, ast.With]:
+    tree = ast.parse("".join(linecache.getlines(file)))
+    return {node.lineno: node for node in ast.walk(tree) if isinstance(node, ast.With)}
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import pytest
 
 from logmark.names import TopicPartition
 from logmark.offsets.bounded_replay.copier import ReplayCopier
+from logmark.offsets.bounded_replay.copy_buffer import Route
 from logmark.offsets.bounded_replay.copy_headers import ORIGINAL_TOPIC_HEADERS
 from logmark.offsets.bounded_replay.dead_letter_restore import (
     DeadLetterRestorer,
@@ -19,7 +20,6 @@ from logmark.offsets.bounded_replay.dead_letter_restore import (
 )
 from logmark.offsets.bounded_replay.plan import resolve_ranges, start_run
 from logmark.offsets.bounded_replay.range_reader import count_selected
-from logmark.offsets.bounded_replay.route import Route
 from logmark.offsets.bounded_replay.runs import ReplayRequest, ReplayRun, RunStore, SourceProgress
 from logmark.offsets.dead_letters.dead_letter import (
     DeadLetter,

@@ -5,6 +5,7 @@ import pytest
 from logmark.cli.replay import parse_headers, parse_keys
 from logmark.client.errors import OffsetOutOfRange
 from logmark.errors import UserError
+from logmark.offsets.bounded_replay.copy_buffer import Route
 from logmark.offsets.bounded_replay.copy_headers import CopyHeaders, Headers, copy_source, count_hops, original_topic
 from logmark.offsets.bounded_replay.ranges import (
     OffsetRange,
@@ -13,8 +14,7 @@ from logmark.offsets.bounded_replay.ranges import (
     parse_offset_specs,
     plan_ranges,
 )
-from logmark.offsets.bounded_replay.route import Route
-from logmark.offsets.bounded_replay.selection import Selection
+from logmark.offsets.bounded_replay.runs import Selection
 from logmark.offsets.offset_spec import OffsetSpec
 
 NOW = 1_700_000_000_000

@@ -19,7 +19,6 @@ from logmark.spark.tables import commits
 from logmark.spark.tables import versions as module
 from logmark.spark.tables.compaction import optimize_table, vacuum_table
 from logmark.spark.tables.modes import Rules
-from logmark.spark.tables.transactions import transactions
 from logmark.spark.tables.versions import (
     current_version,
     drop_version,
@@ -28,6 +27,7 @@ from logmark.spark.tables.versions import (
     next_version,
     roll_back_version,
     swap_in_version,
+    transactions,
     version_path,
 )
 from tests.spark.table_batches import P0, P1, WHERE, batch, rows, write

@@ -16,15 +16,14 @@ from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroke
 from logmark.client.fetcher import next_offset
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.bounded_replay.copy_buffer import COPY_BYTES, OWN_HEADERS, Copy, CopyBuffer
+from logmark.offsets.bounded_replay.copy_buffer import COPY_BYTES, OWN_HEADERS, Copy, CopyBuffer, Route
 from logmark.offsets.bounded_replay.copy_headers import copy_source
 from logmark.offsets.bounded_replay.plan import add_target_topic
 from logmark.offsets.bounded_replay.range_reader import read_committed_batches
 from logmark.offsets.bounded_replay.rate import Pacer, Rate
-from logmark.offsets.bounded_replay.route import Route
 from logmark.offsets.bounded_replay.runs import ReplayRun, RunStore, TargetProgress
 from logmark.offsets.errors import CopiesLost, CopyRefused, ReplayInterrupted
-from logmark.offsets.records import DECOMPRESSED_BYTES_MAX
+from logmark.offsets.records import DECOMPRESSED_BYTES_MAX, iterate_batches
 from logmark.wire import batches, codecs, columns
 
 CODECS = {"none": codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "lz4": codecs.LZ4, "zstd": codecs.ZSTD}
@@ -35,6 +34,7 @@ _SAVE_EVERY_S = 0.5
 _TRIES_MAX = 6
 _PAUSE_FIRST_S = 0.1
 _SEQUENCE_MAX = 2**31 - 1
+_OFFSET_MAX = 2**63 - 1
 
 # A batch that is refused for one of these is too large, or holds a record that would be refused alone too.
 _ABOUT_RECORDS = {
@@ -320,7 +320,10 @@ class ReplayCopier:
         run_id = self.run.id.encode()
         with self._target.fetcher(target, bytes_max=_LOOK_BYTES) as fetcher:
             for answer in fetcher.read(at, end):
-                for header, batch in _own_batches(answer.records, self.run.producer_id):
+                for header, batch in iterate_batches(answer.records, _OFFSET_MAX):
+                    # Batches of others are not decoded.
+                    if header.producer_id != self.run.producer_id or header.is_control:
+                        continue
                     sequence = _next(header.last_sequence, 1)
                     for source in _copied(batch, run_id):
                         key = source[0], target
@@ -342,21 +345,9 @@ def _next(sequence: int, count: int) -> int:
     return (sequence + count) & _SEQUENCE_MAX
 
 
-def _own_batches(data: memoryview, producer_id: int) -> Iterator[tuple[batches.BatchHeader, memoryview]]:
-    """Yield the batches of one producer; batches of others are not decoded."""
-    at = 0
-    while len(data) - at >= batches.HEADER_BYTES:
-        header = batches.read_header(data, at)
-        if at + header.size > len(data):
-            return
-        if header.producer_id == producer_id and not header.is_control:
-            yield header, data[at : at + header.size]
-        at += header.size
-
-
 def _copied(batch: memoryview, run_id: bytes) -> Iterator[tuple[int, int]]:
     found = columns.decode(
-        batch, start=0, stop=2**63 - 1, with_headers=True, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX
+        batch, start=0, stop=_OFFSET_MAX, with_headers=True, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX
     )
     for headers in found.headers():
         source = copy_source(headers, run_id)

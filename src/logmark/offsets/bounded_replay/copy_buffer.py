@@ -3,15 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Protocol
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.bounded_replay.copy_headers import CopyHeaders, Headers, count_hops, original_topic
 from logmark.offsets.bounded_replay.dead_letter_restore import DeadLetterRestorer, RestoredRecord, SkipReason
-from logmark.offsets.bounded_replay.route import Route
 from logmark.offsets.bounded_replay.runs import ReplayRequest, ReplayRun
 from logmark.offsets.dead_letters.dead_letter import parse_dead_letter
+from logmark.offsets.partitioner import partition_for_key
 from logmark.wire.columns import Columns
 
 Copy = tuple[int, int, bytes | None, bytes | None, Headers]  # offset, time, key, value, headers
@@ -21,17 +20,23 @@ COPY_BYTES = 220  # what these and a record's lengths take, about
 
 
 @dataclass(slots=True)
-class BufferedCopies:
-    """Copies by the partition that they go to, and what was passed over on the way."""
+class SkipCounts:
+    """How many records were left out, by the reason; SourceProgress says what each means."""
 
-    copies: dict[TopicPartition, list[Copy]] = field(default_factory=dict)
-    count: int = 0
-    size_bytes: int = 0
     not_selected: int = 0
     hopped: int = 0
     unaddressed: int = 0
     repeated: int = 0
     valueless: int = 0
+
+
+@dataclass(slots=True)
+class BufferedCopies(SkipCounts):
+    """Copies by the partition that they go to, and what was passed over on the way."""
+
+    copies: dict[TopicPartition, list[Copy]] = field(default_factory=dict)
+    count: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class RoutedRecord:
 class RecordRouter:
     """Decides about the records of one partition, one after the other; what is left out is counted in `counts`."""
 
-    def __init__(self, request: ReplayRequest, number: int, counts: "SkipCounts") -> None:
+    def __init__(self, request: ReplayRequest, number: int, counts: SkipCounts) -> None:
         self.counts = counts
         self.restorer = DeadLetterRestorer(pipeline=request.pipeline) if request.restores else None
         self._topic = request.topic
@@ -108,14 +113,37 @@ class RecordRouter:
         return topic
 
 
-class SkipCounts(Protocol):
-    """Where it is counted what is left out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The way of a record: a fixed partition, its own number where both topics have as many, else by its key."""
 
-    not_selected: int
-    hopped: int
-    unaddressed: int
-    repeated: int
-    valueless: int
+    source_partitions: int
+    target_partitions: int
+    fixed: int | None = None
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether all records of a partition go to one partition."""
+        return self.fixed is not None or self.source_partitions == self.target_partitions
+
+    def back_to(self, partition: int, key: bytes | None) -> int:
+        """Return the partition of a record that goes back: its old one, if a partition of that number exists."""
+        if self.fixed is not None:
+            return self.fixed
+        if partition < self.target_partitions or key is None:
+            return partition % self.target_partitions
+        return partition_for_key(key, self.target_partitions)
+
+    def to(self, partition: int, key: bytes | None) -> int:
+        """Return the target partition as Java's producer maps a key.
+
+        Without a key, the old number modulo the new count.
+        """
+        if self.fixed is not None:
+            return self.fixed
+        if self.source_partitions == self.target_partitions:
+            return partition
+        return partition % self.target_partitions if key is None else partition_for_key(key, self.target_partitions)
 
 
 class CopyBuffer:

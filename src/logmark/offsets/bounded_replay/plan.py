@@ -4,6 +4,7 @@ Nothing here is a member of a group or commits an offset, so no live group notic
 """
 
 import contextlib
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,10 +24,9 @@ from logmark.offsets.bounded_replay.ranges import (
 from logmark.offsets.bounded_replay.runs import (
     ReplayRequest,
     ReplayRun,
+    SourceProgress,
     TargetProgress,
     TargetTopic,
-    initial_progress,
-    new_run_id,
 )
 from logmark.offsets.errors import SameTopic, TargetTopicMissing, TargetTopicReplaced
 from logmark.offsets.offset_spec import OffsetSpec
@@ -236,7 +236,7 @@ def start_run(
     """Return a run that has written nothing yet; save it before it writes."""
     producer_id, producer_epoch = target.init_producer_id()
     run = ReplayRun(
-        id=run_id or new_run_id(),
+        id=run_id or f"r-{uuid.uuid4().hex[:12]}",
         request=request,
         source_cluster=sought.cluster_id,
         target_cluster=target_cluster,
@@ -246,7 +246,9 @@ def start_run(
         producer_epoch=producer_epoch,
         started_ms=now_ms,
         updated_ms=now_ms,
-        sources=initial_progress(list(sought.spans)),
+        sources={
+            span.partition: SourceProgress(start=span.start, stop=span.stop, next=span.start) for span in sought.spans
+        },
     )
     return run if goal is None else add_target_topic(target, run, goal.topic)
 

@@ -8,29 +8,23 @@ from dataclasses import dataclass, field
 from logmark.client.client import Client
 from logmark.client.errors import OffsetOutOfRange
 from logmark.names import TopicPartition
-from logmark.offsets.bounded_replay.copy_buffer import RecordRouter
+from logmark.offsets.bounded_replay.copy_buffer import RecordRouter, SkipCounts
 from logmark.offsets.bounded_replay.ranges import OffsetRange
 from logmark.offsets.bounded_replay.runs import ReplayRequest
-from logmark.offsets.records import Batch, first_record, read_batches
-from logmark.wire.batches import Record
+from logmark.offsets.records import Batch, Record, first_record, iterate_records, read_batches
 
 # Times of more ranges would hold up the question; the counts are shown anyway.
 _TIMES_SHOWN_MAX = 50
 
 
 @dataclass(slots=True)
-class RangeCount:
+class RangeCount(SkipCounts):
     """What a range holds of the wanted records, and what is passed over."""
 
     records: int = 0
     size_bytes: int = 0
     first_ms: int | None = None
     last_ms: int | None = None
-    not_selected: int = 0
-    hopped: int = 0
-    unaddressed: int = 0
-    repeated: int = 0
-    valueless: int = 0
     topics: Counter[str] = field(default_factory=Counter)  # where dead letters would go
 
 
@@ -74,12 +68,9 @@ def read_selected(
         at = span.start
         for batches, after in read_committed_batches(client, partition, span.start, span.stop, expired=step):
             for _, found in batches:
-                for fields in zip(
-                    found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
-                ):
-                    record = Record(*fields)
+                for record in iterate_records(found):
                     if sorter is not None:
-                        way = sorter.sort(*fields)
+                        way = sorter.sort(*record)
                         if way is None:
                             continue
                         if request.to_original:

@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,14 +17,35 @@ from typing import Any
 from logmark import private_files
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.bounded_replay.ranges import OffsetRange
-from logmark.offsets.bounded_replay.selection import Selection
+from logmark.offsets.bounded_replay.copy_headers import Headers
 from logmark.offsets.user_files import replace_file
 
 VERSION = 1
 _FILE_NAMES = {"is_reported": "is_told"}  # fields whose name in the file is an older one
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEPT = 50  # finished runs; unfinished ones stay until they are finished or given up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The records that are wanted: one of the keys, every header, and the text in the value; nothing named is all."""
+
+    keys: frozenset[bytes] = frozenset()
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    value_contains: bytes | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        return not self.keys and not self.headers and self.value_contains is None
+
+    def takes(self, key: bytes | None, value: bytes | None, headers: Headers) -> bool:
+        """Whether a record is wanted; a header without a value in the selection only has to be there."""
+        if self.keys and key not in self.keys:
+            return False
+        for name, wanted in self.headers:
+            if not any(found == name and wanted in (None, content) for found, content in headers):
+                return False
+        return self.value_contains is None or (value is not None and self.value_contains in value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +189,6 @@ class ReplayRun:
         return sum(one.valueless for one in self.sources.values())
 
     @property
-    def offsets(self) -> int:
-        """How many offsets the ranges have."""
-        return sum(one.stop - one.start for one in self.sources.values())
-
-    @property
     def offsets_left(self) -> int:
         return sum(one.stop - one.next for one in self.sources.values())
 
@@ -182,11 +197,6 @@ class ReplayRun:
 
     def with_target(self, partition: TopicPartition, target: TargetProgress) -> "ReplayRun":
         return replace(self, targets={**self.targets, partition: target})
-
-
-def new_run_id() -> str:
-    """Return a new id for a run; its copies carry the id."""
-    return f"r-{uuid.uuid4().hex[:12]}"
 
 
 def check_run_id(name: str) -> str:
@@ -198,11 +208,6 @@ def check_run_id(name: str) -> str:
             exit_code=2,
         )
     return name
-
-
-def initial_progress(spans: list[OffsetRange]) -> dict[int, SourceProgress]:
-    """Return the progress of a run that has read nothing yet."""
-    return {span.partition: SourceProgress(start=span.start, stop=span.stop, next=span.start) for span in spans}
 
 
 class RunStore:

@@ -4,9 +4,9 @@ The key of a record is the id of a change, its value the change as JSON; the las
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from logmark.client.answers import NewTopic
 from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
 from logmark.errors import ErrorCode, UserError
@@ -23,20 +23,10 @@ REPLICAS_MAX = 3
 _RECORD_BYTES_MAX = 8 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalTopic:
-    """What the journal's topic would be."""
-
-    name: str
-    partitions: int
-    replication_factor: int
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-def plan_journal_topic(client: Client, name: str = DEFAULT_TOPIC) -> JournalTopic:
+def plan_journal_topic(client: Client, name: str = DEFAULT_TOPIC) -> NewTopic:
     """Return the topic that `create_journal_topic` would create: one partition, on up to three brokers."""
     brokers = len(client.metadata([]).brokers)
-    return JournalTopic(
+    return NewTopic(
         name=name,
         partitions=PARTITIONS,
         replication_factor=min(REPLICAS_MAX, max(brokers, 1)),
@@ -44,7 +34,7 @@ def plan_journal_topic(client: Client, name: str = DEFAULT_TOPIC) -> JournalTopi
     )
 
 
-def create_journal_topic(client: Client, topic: JournalTopic) -> None:
+def create_journal_topic(client: Client, topic: NewTopic) -> None:
     """Create the topic; it may exist already."""
     try:
         client.create_topic(

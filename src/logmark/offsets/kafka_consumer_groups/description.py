@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from logmark.client.answers import LATEST, Committed, GroupDescription, GroupMember
 from logmark.client.client import Client
 from logmark.client.errors import ClientError, RefusedByBroker
+from logmark.client.logs import by_topic
 from logmark.errors import ErrorCode
 from logmark.escaping import escape
 from logmark.names import TopicPartition
@@ -231,9 +232,7 @@ def _member_cell(group: GroupDescription, member: GroupMember, title: str) -> st
 
 def _assignment(partitions: Sequence[TopicPartition]) -> str:
     """As in `orders:0,1;users:2`."""
-    topics: dict[str, list[int]] = {}
-    for one in sorted(partitions):
-        topics.setdefault(one.topic, []).append(one.partition)
+    topics = by_topic(sorted(partitions))
     texts = sorted(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in topics.items())
     return ";".join(texts) or MISSING
 

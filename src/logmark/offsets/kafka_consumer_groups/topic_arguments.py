@@ -50,10 +50,7 @@ def check_partitions(client: Client, partitions: Sequence[TopicPartition]) -> No
     """Raise Failed unless every partition exists and has a leader."""
     if not partitions:
         return
-    try:
-        cluster = client.metadata(sorted({one.topic for one in partitions}))
-    except ClientError as error:
-        raise Failed(f"{java_errors.EXECUTION}{java_errors.format_exception(error, CALL)}", hint=str(error)) from None
+    cluster = _metadata(client, partitions, CALL)
     for code in cluster.errors.values():
         raise Failed(f"{java_errors.EXECUTION}{java_errors.format_code(code)}")
     if missing := _missing(cluster, partitions):
@@ -66,13 +63,7 @@ def check_file_partitions(client: Client, partitions: Sequence[TopicPartition]) 
     """As `check_partitions`, in the words that the tool has where it finds out only when it asks for the offsets."""
     if not partitions:
         return
-    try:
-        cluster = client.metadata(sorted({one.topic for one in partitions}))
-    except ClientError as error:
-        raise Failed(
-            f"{java_errors.EXECUTION}{java_errors.format_exception(error, 'listOffsets(api=METADATA)')}",
-            hint=str(error),
-        ) from None
+    cluster = _metadata(client, partitions, "listOffsets(api=METADATA)")
     for one in partitions:
         if one.topic in cluster.errors:
             raise Failed(
@@ -81,6 +72,13 @@ def check_file_partitions(client: Client, partitions: Sequence[TopicPartition]) 
     # Kafka's tool asks for these until its time is up, and then says only that.
     if missing := _missing(cluster, partitions):
         raise Failed(f'The partitions "{missing}" do not exist')
+
+
+def _metadata(client: Client, partitions: Sequence[TopicPartition], call: str) -> ClusterMetadata:
+    try:
+        return client.metadata(sorted({one.topic for one in partitions}))
+    except ClientError as error:
+        raise Failed(f"{java_errors.EXECUTION}{java_errors.format_exception(error, call)}", hint=str(error)) from None
 
 
 def _missing(cluster: ClusterMetadata, partitions: Sequence[TopicPartition]) -> str:

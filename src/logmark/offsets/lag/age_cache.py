@@ -6,13 +6,10 @@ from typing import NamedTuple
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.lag.ages import Age, Ages, Method, Unread, compute_ages
+from logmark.offsets.lag.ages import UNKNOWN, Age, Ages, Method, Unread, compute_ages, find_unread, is_precise
 from logmark.offsets.lag.history import History
 from logmark.offsets.lag.sample import GroupSample, Sample
 
-# A sample's bound that is wider than this, and than this part of the age, is worth a look into the log.
-_BOUND_MAX_MS = 60_000
-_BOUND_PART = 0.25
 # What nobody could tell is asked again after this time.
 _AGAIN_MS = 300_000
 RECORDS_MAX = 50
@@ -38,12 +35,11 @@ class AgeCache:
     def of(self, sample: Sample, history: History | None, client: Client | None) -> Ages:
         """Return the age of every lag in a sample."""
         stored = compute_ages(sample, history=history)
-        wanted = {one for one in _unread(sample) if not _is_good(stored.found.get(one))}
+        behind = find_unread(sample)
+        wanted = {one for one in behind if not is_precise(stored.found.get(one, UNKNOWN))}
         known = {one: entry for one, entry in self._known.items() if one in wanted and _is_fresh(entry, sample.at_ms)}
         # What lies deepest comes first; the others have their turn at the next samples.
-        missing = set(
-            sorted(wanted - known.keys(), key=lambda one: sample.ends[one[0]] - one[1])[-self._searched_max :]
-        )
+        missing = set(sorted(wanted - known.keys(), key=lambda one: behind[one])[-self._searched_max :])
         requests = records = 0
         if missing and client is not None:
             asked = compute_ages(
@@ -51,27 +47,12 @@ class AgeCache:
             )
             requests, records = asked.requests, asked.records_read
             for one in missing:
-                age = asked.found.get(one, Age(None))
+                age = asked.found.get(one, UNKNOWN)
                 written = None if age.ms is None else sample.at_ms - age.ms
                 known[one] = _Known(written, sample.at_ms, age)
         self._known = known
         found = {one: _aged(entry, sample.at_ms) for one, entry in known.items() if entry.timestamp_ms is not None}
         return replace(stored, found={**stored.found, **found}, requests=requests, records_read=records)
-
-
-def _unread(sample: Sample) -> set[Unread]:
-    return {
-        (partition, first)
-        for group in sample.groups.values()
-        for partition in group.committed
-        if (first := sample.unread(group.group, partition)) is not None
-    }
-
-
-def _is_good(age: Age | None) -> bool:
-    if age is None or age.ms is None:
-        return False
-    return age.bound_ms <= max(_BOUND_MAX_MS, _BOUND_PART * age.ms)
 
 
 def _is_fresh(entry: _Known, now_ms: int) -> bool:

@@ -100,13 +100,13 @@ def compute_ages(
     steps_max: int = STEPS_MAX,
 ) -> Ages:
     """Return the age of every lag in a sample; without a client from stored samples alone."""
-    behind = _behind(sample)
+    behind = find_unread(sample)
     wanted = sorted(behind, key=lambda one: behind[one], reverse=True)
     found: dict[Unread, Age] = {}
     rough: dict[Unread, Age] = {}
     if history is not None:
         for one, age in _from_samples(sample, history, behind).items():
-            (found if _is_good(age) else rough)[one] = age
+            (found if is_precise(age) else rough)[one] = age
     requests = records = 0
     if client is not None:
         before = client.requests_sent
@@ -120,7 +120,7 @@ def compute_ages(
     return Ages(sample=sample, found=rough | found, records_read=records, requests=requests)
 
 
-def _behind(sample: Sample) -> dict[Unread, int]:
+def find_unread(sample: Sample) -> dict[Unread, int]:
     """Return the oldest unread offset of every group and partition that is behind, and by how many records."""
     found: dict[Unread, int] = {}
     starts, ends = sample.starts, sample.ends
@@ -135,8 +135,9 @@ def _behind(sample: Sample) -> dict[Unread, int]:
     return found
 
 
-def _is_good(age: Age) -> bool:
-    return age.bound_ms <= max(_BOUND_MAX_MS, _BOUND_PART * (age.ms or 0))
+def is_precise(age: Age) -> bool:
+    """Return whether an age is known, and well enough that no look into the log is worth while."""
+    return age.ms is not None and age.bound_ms <= max(_BOUND_MAX_MS, _BOUND_PART * age.ms)
 
 
 def _from_samples(sample: Sample, history: History, wanted: Iterable[Unread]) -> dict[Unread, Age]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from logmark.client.bulk import chunks
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import activity_token
@@ -81,8 +82,7 @@ def build_lag_report(
         ]
 
     # A few groups at a time: the windows of all of them together would take much more room than what is made of them.
-    names = list(sample.groups)
-    standings = [one for at in range(0, len(names), _TOGETHER) for one in judged(names[at : at + _TOGETHER])]
+    standings = [one for names in chunks(list(sample.groups), _TOGETHER) for one in judged(names)]
     if own_changes is not None and any(_is_rewound(one) for one in standings):
         annotations = [*annotations, *own_changes(since_ms)]
         standings = [judged([one.group.group])[0] if _is_rewound(one) else one for one in standings]

@@ -13,7 +13,7 @@ from logmark.client.client import Client
 from logmark.client.errors import ClientError, RefusedByBroker
 from logmark.clock import SystemClock
 from logmark.names import TopicPartition
-from logmark.offsets.partitions import GroupPartition, GroupView, Lag, LogBounds, compute_lag
+from logmark.offsets.partitions import GroupPartition, Lag, LogBounds, compute_lag
 
 # Groups of these kinds commit offsets; share groups keep theirs elsewhere.
 _WITH_OFFSETS = ("", "classic", "consumer", "streams")
@@ -99,12 +99,8 @@ class Sample:
 
     def unread(self, group: str, partition: TopicPartition) -> int | None:
         """Return the oldest unread offset that the log still holds, None if there is none or it is unknown."""
-        committed = self.groups[group].committed.get(partition)
-        end = self.ends.get(partition)
-        if committed is None or end is None:
-            return None
-        first = max(committed.offset, self.starts[partition])
-        return first if first < end else None
+        lag = self.lag(group, partition)
+        return self.ends[partition] - lag.records if lag and lag.records else None
 
     def total(self, group: str | None = None, topic: str | None = None) -> Total:
         """Return the lag of a group or of all, in a topic or in all."""
@@ -148,12 +144,6 @@ class Sample:
                 found[name] = GroupSample(group=name, state="Dead")
         return replace(self, groups=found)
 
-    def view(self, group: str) -> GroupView:
-        """Return the group in the form that `inspect` shows."""
-        one = self.groups[group]
-        description = GroupDescription(group=group, state=one.state, type=one.type, members=one.members)
-        return GroupView(description=description, partitions=list(self.group_partitions(group)))
-
 
 def take_sample(
     client: Client,
@@ -173,9 +163,9 @@ def take_sample(
     listings, notes = _listed(client, groups)
     described = _described(client, listings)
     committed = client.try_committed_of([one.group for one in listings])
-    found: dict[str, GroupSample] = {}
-    for listing in listings:
-        found[listing.group] = _group(listing, described.get(listing.group), committed[listing.group], topics)
+    found = {
+        one.group: _group(one, described.get(one.group), committed[one.group], topics) for one in listings
+    }
     partitions = sorted({partition for one in found.values() for partition in one.partitions})
     bounds = LogBounds.fetch(client, partitions, read_committed=read_committed, wait_for_leader=False)
     at_ms = clock()
@@ -281,14 +271,10 @@ def _narrowed(group: GroupSample, topics: Sequence[str] | None) -> GroupSample:
     """Return the group with only the partitions of these topics."""
     if topics is None:
         return group
-    wanted = {topic: matches(topic, topics) for topic in _topics(group.members, group.committed)}
+    wanted = {topic: matches(topic, topics) for topic in {one.topic for one in (*group.committed, *group.owners)}}
     members = [
         replace(one, partitions=[partition for partition in one.partitions if wanted[partition.topic]])
         for one in group.members
     ]
     committed = {partition: offset for partition, offset in group.committed.items() if wanted[partition.topic]}
     return replace(group, members=members, committed=committed)
-
-
-def _topics(members: Sequence[GroupMember], commits: Mapping[TopicPartition, Committed]) -> set[str]:
-    return {one.topic for one in commits} | {one.topic for member in members for one in member.partitions}

@@ -1,6 +1,7 @@
 """Where lag is going: the rates at which records come and are read, and when a group will have caught up."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -90,11 +91,8 @@ def _line(points: Sequence[tuple[int, int]]) -> tuple[float, float]:
     origin = points[0][0]
     xs = [(at_ms - origin) / 1000 for at_ms, _ in points]
     ys = [float(value) for _, value in points]
-    middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = sum((x - middle_x) ** 2 for x in xs)
-    slope = sum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True)) / spread
-    off = [y - middle_y - slope * (x - middle_x) for x, y in zip(xs, ys, strict=True)]
-    return slope, math.sqrt(sum(one * one for one in off) / len(off))
+    slope, intercept = statistics.linear_regression(xs, ys)
+    return slope, math.sqrt(statistics.fmean((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True)))
 
 
 def _last_step_back(moments: Sequence[PartitionSample]) -> int:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from logmark.names import TopicPartition
 from logmark.offsets.lag.ages import Age
 from logmark.offsets.lag.report import GroupLag, LagReport, PartitionLag
 from logmark.offsets.lag.sample import Total
@@ -177,7 +176,7 @@ def view_group(view: GroupView) -> GroupDescriptionView:
                 instance_id=member.instance_id,
                 client_id=member.client_id,
                 host=member.host,
-                partitions=view_partitions(member.partitions),
+                partitions=[PartitionName(topic=one.topic, partition=one.partition) for one in member.partitions],
             )
             for member in group.members
         ],
@@ -186,11 +185,6 @@ def view_group(view: GroupView) -> GroupDescriptionView:
             for one in view.partitions
         ],
     )
-
-
-def view_partitions(partitions: Sequence[TopicPartition]) -> list[PartitionName]:
-    """Return topic-partitions as programs read them."""
-    return [PartitionName(topic=one.topic, partition=one.partition) for one in partitions]
 
 
 def offset_fields(one: GroupPartition) -> dict[str, Any]:

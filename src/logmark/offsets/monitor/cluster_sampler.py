@@ -2,8 +2,8 @@
 
 import fcntl
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -158,7 +158,9 @@ class ClusterSampler:
         metadata = _NO_METADATA
         starts, ends = sample.starts, sample.ends
         if self._wanted.every_partition:
-            metadata = _only_topics(client.metadata(), self._wanted.topics)
+            known = client.metadata()
+            topics = {name: topic for name, topic in known.topics.items() if matches(name, self._wanted.topics)}
+            metadata = replace(known, topics=topics)
             others = [
                 partition
                 for topic in metadata.topics
@@ -224,16 +226,6 @@ class ClusterSampler:
 
 
 _NO_METADATA = ClusterMetadata(cluster_id="", controller=-1, brokers={}, topics={}, errors={})
-
-
-def _only_topics(metadata: ClusterMetadata, topics: Collection[str] | None) -> ClusterMetadata:
-    return ClusterMetadata(
-        cluster_id=metadata.cluster_id,
-        controller=metadata.controller,
-        brokers=metadata.brokers,
-        topics={name: topic for name, topic in metadata.topics.items() if matches(name, topics)},
-        errors=metadata.errors,
-    )
 
 
 def _is_any_moved_back(before: Sample, after: Sample) -> bool:

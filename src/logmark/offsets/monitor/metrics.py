@@ -4,14 +4,13 @@ When the last sample failed, or is older than it should be, only what the monito
 that is not there is stale for Prometheus, an old number would pass for a new one.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from logmark.offsets.lag.verdicts import Verdict
 from logmark.offsets.monitor.exporters import ExporterSample, LagExporterValues, kafka_exporter
 from logmark.offsets.monitor.prometheus_text import MetricFamily
-from logmark.offsets.monitor.readings import GroupReading, PartitionReading, Reading
+from logmark.offsets.monitor.readings import PartitionReading, Reading
 
 KAFKA_EXPORTER, KAFKA_LAG_EXPORTER, LOGMARK = "kafka_exporter", "kafka_lag_exporter", "logmark"
 FAMILIES = (KAFKA_EXPORTER, KAFKA_LAG_EXPORTER, LOGMARK)
@@ -76,7 +75,11 @@ def _groups(reading: Reading) -> Iterator[MetricFamily]:
         name="logmark_group_verdict",
         help="1 for the verdict on a group, 0 for the others: how the worst of its partitions does.",
         labels=("group", "verdict"),
-        series=[((one.group, verdict), int(verdict == _verdict(one))) for one in groups for verdict in Verdict],
+        series=[
+            ((one.group, verdict), int(verdict == (one.verdict or Verdict.UNKNOWN)))
+            for one in groups
+            for verdict in Verdict
+        ],
     )
     yield MetricFamily(
         name="logmark_group_catch_up_seconds",
@@ -90,10 +93,6 @@ def _groups(reading: Reading) -> Iterator[MetricFamily]:
         labels=("group",),
         series=[((one.group,), sum(each.is_uncommitted for each in one.partitions)) for one in groups],
     )
-
-
-def _verdict(one: GroupReading) -> str:
-    return one.verdict or Verdict.UNKNOWN
 
 
 def _partitions(reading: Reading) -> Iterator[MetricFamily]:
@@ -158,9 +157,5 @@ def _health(health: Health) -> Iterator[MetricFamily]:
 
 def problems_of(reading: Reading) -> int:
     """Return how many groups and partitions of a reading could not be reached."""
-    counted: Counter[bool] = Counter()
-    for group in reading.groups:
-        counted[bool(group.problem)] += 1
-        for one in group.partitions:
-            counted[one.lag is None and not one.is_uncommitted] += 1
-    return counted[True]
+    groups = sum(bool(group.problem) for group in reading.groups)
+    return groups + sum(one.lag is None and not one.is_uncommitted for _, one in _each(reading))

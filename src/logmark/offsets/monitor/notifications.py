@@ -18,7 +18,6 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -163,24 +162,18 @@ def describe_notifier(notifier: Notifier) -> str:
     return f"{notifier.name} ({notifier.command[0]})" if notifier.kind == COMMAND else notifier.name
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What became of one message to one notifier."""
-
-    notifier: str
-    key: str
-    is_delivered: bool
-
-
 class NotificationWorker:
-    """Brings messages to one notifier, in order, in a thread of its own."""
+    """Brings messages to one notifier, in order, in a thread of its own.
+
+    `done` gets the key of each message, and whether it was delivered.
+    """
 
     def __init__(
         self,
         notifier: Notifier,
         *,
         say: Callable[[str], None],
-        done: Callable[[Delivery], None],
+        done: Callable[[str, bool], None],
         write: Callable[[Message], None],
         clock: Clock | None = None,
         wait: Callable[[float], bool] | None = None,
@@ -211,7 +204,7 @@ class NotificationWorker:
             self._changed.notify_all()
         if dropped is not None:
             self._say(f"Too many messages wait for {describe_notifier(self._notifier)}; the oldest was given up.")
-            self._done(Delivery(self._notifier.name, dropped[0], False))
+            self._done(dropped[0], False)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every message is delivered or dropped, at most `timeout_s`; return whether none is left."""
@@ -254,13 +247,13 @@ class NotificationWorker:
                         f"{failure}; {what}."
                     )
                 if is_last:
-                    self._done(Delivery(self._notifier.name, key, False))
+                    self._done(key, False)
                     return
                 self._wait(retry_delay_s(attempt, failure.retry_after_s, jitter=random.uniform(0.8, 1.2)))  # noqa: S311
                 if self._closing.is_set():
                     return
             else:
-                self._done(Delivery(self._notifier.name, key, True))
+                self._done(key, True)
                 return
 
     def _deliver(self, message: Message) -> None:
@@ -332,10 +325,10 @@ class NotificationDispatcher:
         for courier in self._couriers.values():
             courier.close(timeout_s)
 
-    def _done(self, delivery: Delivery) -> None:
+    def _done(self, key: str, is_delivered: bool) -> None:
         with self._lock:
-            self._waiting.pop(delivery.key, None)
-            if delivery.is_delivered:
+            self._waiting.pop(key, None)
+            if is_delivered:
                 self.delivered += 1
             else:
                 self.given_up += 1

@@ -60,13 +60,10 @@ def _number(value: float) -> str:
 
 
 def _escape_label(text: str) -> str:
-    return _encodable(text).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    # A name that came as bytes which are no UTF-8 must not end the whole answer.
+    encodable = text.encode("utf-8", "replace").decode("utf-8")
+    return encodable.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _escape_help(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _encodable(text: str) -> str:
-    # A name that came as bytes which are no UTF-8 must not end the whole answer.
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,8 +1,8 @@
 """Says what a sample means for every group: its lag, its verdict by its past, and how long it still has."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 
+from logmark.client.bulk import chunks
 from logmark.names import TopicPartition
 from logmark.offsets.lag.ages import Ages, Method
 from logmark.offsets.lag.annotations import Annotation
@@ -53,13 +53,13 @@ class ReadingBuilder:
         starts = _StartRates(history, sample) if history is not None and self._falling_off else None
         due = self._due(sample) if history is not None else set()
         groups = []
-        for some in _in_chunks(sample.groups.values(), _GROUPS_AT_ONCE):
+        for some in chunks(list(sample.groups.values()), _GROUPS_AT_ONCE):
             now = [one.group for one in some if one.group in due]
             windows: Mapping[str, Mapping[TopicPartition, Sequence[PartitionSample]]] = {}
             if history is not None and now:
                 windows = history.windows(now, since_ms=sample.at_ms - WINDOW_MS, points_max=WINDOW_POINTS)
             for one in some:
-                look = _Look(self, sample, one, ages, own.get(one.group, []), starts)
+                look = _Look(self._retention, sample, one, ages, own.get(one.group, []), starts)
                 window = windows.get(one.group, {}) if one.group in due else None
                 before = self._last.get(one.group) if history is not None else None
                 groups.append(look.reading(window, before, (idle or {}).get(one.group)))
@@ -85,37 +85,20 @@ class ReadingBuilder:
             self._judged[group] = self._count
         return due
 
-    def left_s(
-        self, age_s: float | None, topic: str, headroom: int, start_per_s: float | None, read: float
-    ) -> float | None:
-        """How long the oldest unread record will still be there."""
-        return seconds_until_deletion(
-            age_s=age_s,
-            retention_ms=self._retention.of_topic(topic),
-            headroom=headroom,
-            start_per_s=start_per_s,
-            read_per_s=read,
-        )
-
-    @property
-    def offsets_kept_ms(self) -> int:
-        """How long the offsets of an idle group are kept."""
-        return self._retention.of_offsets_ms
-
 
 class _Look:
     """One group of one sample."""
 
     def __init__(
         self,
-        judge: ReadingBuilder,
+        retention: Retention,
         sample: Sample,
         group: GroupSample,
         ages: Ages,
         annotations: Sequence[Annotation],
         starts: "_StartRates | None",
     ) -> None:
-        self._judge = judge
+        self._retention = retention
         self._sample = sample
         self._group = group
         self._ages = ages
@@ -181,7 +164,7 @@ class _Look:
             catch_up_s = None if catch_up_ms is None else catch_up_ms / 1000
         elif before is not None:
             verdict, evidence, catch_up_s = before.verdict, before.evidence, before.catch_up_s
-        left_ms = None if idle is None else self._judge.offsets_kept_ms - (self._sample.at_ms - idle.since_ms)
+        left_ms = None if idle is None else self._retention.of_offsets_ms - (self._sample.at_ms - idle.since_ms)
         return GroupReading(
             group=self._group.group,
             state=self._group.state,
@@ -207,8 +190,13 @@ class _Look:
     ) -> float | None:
         if self._starts is None:
             return None
-        headroom = max(self._group.committed[partition].offset - self._sample.starts[partition], 0)
-        return self._judge.left_s(age_s, partition.topic, headroom, self._starts.of(partition), _read_per_s(window))
+        return seconds_until_deletion(
+            age_s=age_s,
+            retention_ms=self._retention.of_topic(partition.topic),
+            headroom=max(self._group.committed[partition].offset - self._sample.starts[partition], 0),
+            start_per_s=self._starts.of(partition),
+            read_per_s=_read_per_s(window),
+        )
 
 
 class _StartRates:
@@ -238,9 +226,3 @@ def _read_per_s(window: Sequence[PartitionSample]) -> float:
 
 def _known(finding: Finding) -> str:
     return "" if finding.verdict is Verdict.UNKNOWN else str(finding.verdict)
-
-
-def _in_chunks(groups: Iterable[GroupSample], size: int) -> Iterator[list[GroupSample]]:
-    iterator = iter(groups)
-    while some := list(islice(iterator, size)):
-        yield some

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from logmark.client.bulk import chunks
 from logmark.client.client import Client
 from logmark.client.errors import ClientError
 from logmark.offsets.lag.sample import GroupSample
@@ -81,8 +82,7 @@ class Retention:
         if self._asked_ms is None or not 0 <= now_ms - self._asked_ms < _ASK_AGAIN_MS:
             self._topics, self._offsets_ms, self._asked_ms = {}, None, now_ms
         missing = sorted(topics - self._topics.keys())
-        for at in range(0, len(missing), _TOPICS_PER_REQUEST):
-            some = missing[at : at + _TOPICS_PER_REQUEST]
+        for some in chunks(missing, _TOPICS_PER_REQUEST):
             try:
                 found = client.topic_settings(some, ["retention.ms", "cleanup.policy"])
             except ClientError:

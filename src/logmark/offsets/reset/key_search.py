@@ -47,9 +47,7 @@ def find_key(
 def _ranges(
     client: Client, partitions: Sequence[TopicPartition], since_ms: int | None, until_ms: int | None
 ) -> dict[TopicPartition, tuple[int, int]]:
-    bounds = LogBounds.fetch(client, partitions)
-    for problem in bounds.problems.values():
-        raise UserError(f"{problem} Nothing was changed.")
+    bounds = LogBounds.fetch(client, partitions).check(" Nothing was changed.")
     starts, stops = dict(bounds.starts), dict(bounds.ends)
     for into, timestamp_ms in ((starts, since_ms), (stops, until_ms)):
         if timestamp_ms is not None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from logmark.client.answers import Committed
 from logmark.client.client import Client
+from logmark.client.logs import by_topic
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
@@ -73,15 +74,22 @@ def plan_reset(
     check_inactive(description)
     bounds = LogBounds.fetch(client, partitions)
     selected = [bounds.group_partition(group, one, committed.get(one)) for one in partitions]
-    found = None
-    if isinstance(target, ToTime):
-        answers = client.list_offsets(dict.fromkeys(partitions, target.timestamp_ms))
-        found = {one: answer.offset for one, answer in answers.items()}
+    found = look_up_target(client, partitions, target)
     plan = build_plan(group, selected, target, found=found, clamp=clamp, creates_group=is_new, action=action)
     plan = replace(plan, topic_ids=fetch_topic_ids(client, partitions))
     if with_preview:
         plan = add_preview(client, plan, looked=looked)
     return warn_if_moving(client, plan)
+
+
+def look_up_target(
+    client: Client, partitions: Sequence[TopicPartition], target: Target
+) -> dict[TopicPartition, int] | None:
+    """Return the offsets at the time that the target names, -1 where no record is that young; None if it names none."""
+    if not isinstance(target, ToTime):
+        return None
+    answers = client.list_offsets(dict.fromkeys(partitions, target.timestamp_ms))
+    return {one: answer.offset for one, answer in answers.items()}
 
 
 def warn_if_moving(client: Client, plan: ResetPlan) -> ResetPlan:
@@ -126,10 +134,7 @@ def select_partitions(
         chosen = sorted(committed if named is None else named)
         if not chosen:
             raise NothingCommitted(f"Group {group} has committed nothing. Nothing was changed", "name topics")
-        numbers: dict[str, list[int]] = {}
-        for one in chosen:
-            numbers.setdefault(one.topic, []).append(one.partition)
-        return existing_partitions(client, numbers)
+        return existing_partitions(client, by_topic(chosen))
     partitions = existing_partitions(client, topics)
     if named is None:
         return partitions

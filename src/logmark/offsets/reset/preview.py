@@ -9,7 +9,7 @@ from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
 from logmark.client.fetcher import Fetcher, next_offset
 from logmark.names import TopicPartition
-from logmark.offsets.records import DECOMPRESSED_BYTES_MAX
+from logmark.offsets.records import DECOMPRESSED_BYTES_MAX, iterate_batches
 from logmark.offsets.reset.plan import AffectedRecords, PartitionMove, ResetPlan
 from logmark.wire import batches, columns
 
@@ -85,17 +85,12 @@ class _Look:
         self.headers: list[batches.BatchHeader] = []
         self.offsets: list[int] = []
         self.times: list[int] = []
-        at, data = 0, answer.records
-        while len(data) - at >= columns.HEADER_BYTES:
-            header = batches.read_header(data, at)
-            end = at + header.size
-            if end > len(data) or header.base_offset >= stop:
-                break
+        for header, batch in iterate_batches(answer.records, stop):
             if header.last_offset >= start:
                 self.headers.append(header)
                 if not header.is_control:
                     held = columns.decode(
-                        data[at:end],
+                        batch,
                         start=start,
                         stop=stop,
                         with_headers=False,
@@ -103,7 +98,6 @@ class _Look:
                     )
                     self.offsets += held.offsets
                     self.times += held.timestamps_ms
-            at = end
 
     @property
     def has_holes(self) -> bool:

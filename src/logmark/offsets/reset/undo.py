@@ -71,9 +71,7 @@ def _plan(client: Client, change: Change, course: _Course, *, force: bool) -> Re
     gone = _gone(client, change, partitions)
     left = [one for one in partitions if one.topic not in gone]
     now = client.committed(change.name, left) if left else {}
-    bounds = LogBounds.fetch(client, left)
-    for problem in bounds.problems.values():
-        raise UserError(f"{problem} Nothing was changed.")
+    bounds = LogBounds.fetch(client, left).check(" Nothing was changed.")
     plan = ResetPlan(
         group=change.name,
         moves=[_move(one, now.get(one), course.wanted[one], bounds) for one in left],

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from logmark.errors import UserError
@@ -27,41 +27,6 @@ class Entry:
     name: str
     is_folder: bool = False
     changed_ms: int | None = None
-
-
-class Folder(Protocol):
-    """A folder; paths in it are relative and have slashes."""
-
-    @property
-    def url(self) -> str:
-        """The folder's name, the same however it was written."""
-        ...
-
-    def entries(self, path: str = "") -> list[Entry]:
-        """Return the entries of a subfolder, empty if it does not exist."""
-        ...
-
-    def read(self, path: str) -> bytes | None:
-        """Return the content of a file, None if it does not exist."""
-        ...
-
-    def create(self, path: str, content: bytes) -> None:
-        """Create a file atomically; raises FileExistsError if it exists."""
-        ...
-
-    def parent(self) -> "Folder":
-        """Return the parent folder; the root is its own parent."""
-        ...
-
-
-def open_folder(location: str) -> Folder:
-    """Open a folder by path, file: URL, or any URL that fsspec knows."""
-    scheme, colon, _ = location.partition(":")
-    if not colon or "/" in scheme or len(scheme) < 2:
-        return LocalFolder(Path(location).expanduser())
-    if scheme == "file":
-        return LocalFolder(Path(unquote(urlsplit(location).path) or "/"))
-    return _remote(location, scheme)
 
 
 class LocalFolder:
@@ -199,6 +164,20 @@ class RemoteFolder:
 
     def _full(self, path: str) -> str:
         return f"{self._path}/{path}" if path else self._path
+
+
+# Paths in a folder are relative and have slashes. The root is its own parent.
+Folder = LocalFolder | RemoteFolder
+
+
+def open_folder(location: str) -> Folder:
+    """Open a folder by path, file: URL, or any URL that fsspec knows."""
+    scheme, colon, _ = location.partition(":")
+    if not colon or "/" in scheme or len(scheme) < 2:
+        return LocalFolder(Path(location).expanduser())
+    if scheme == "file":
+        return LocalFolder(Path(unquote(urlsplit(location).path) or "/"))
+    return _remote(location, scheme)
 
 
 def _remote(location: str, scheme: str) -> RemoteFolder:

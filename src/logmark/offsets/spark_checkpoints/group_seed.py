@@ -77,10 +77,7 @@ def _new_partitions(client: Client, checkpoint: Checkpoint) -> dict[TopicPartiti
     topics = sorted({one.topic for one in checkpoint.offsets})
     cluster = client.metadata(topics)
     new = [one for topic in topics for one in cluster.partitions(topic) if one not in checkpoint.offsets]
-    bounds = LogBounds.fetch(client, new)
-    for problem in bounds.problems.values():
-        raise UserError(f"{problem} Nothing was changed.")
-    return dict(bounds.starts)
+    return dict(LogBounds.fetch(client, new).check(" Nothing was changed.").starts)
 
 
 def _refuse_mixed(checkpoint: Checkpoint) -> None:

@@ -16,7 +16,6 @@ from logmark.names import TopicPartition
 
 OFFSET_LOG_VERSIONS = (1, 2)  # 2, since Spark 4.1, names each source
 COMMIT_LOG_VERSIONS = (1, 2, 3)  # 2 has the state's ids, 3, since Spark 4.3, the sinks
-_NO_OFFSET = "-"
 _NUMBER = re.compile(r"\d{1,10}", re.ASCII)
 _OURS = frozenset({"f", "g", "group", "q", "t"})
 
@@ -34,11 +33,6 @@ class SourceOffset:
     def offsets(self) -> Offsets | None:
         """The next offsets of a Kafka source; None for another kind of source."""
         return parse_kafka_offsets(self.text)
-
-    @property
-    def is_void(self) -> bool:
-        """The source had offered nothing yet."""
-        return self.text == _NO_OFFSET
 
     @property
     def is_ours(self) -> bool:

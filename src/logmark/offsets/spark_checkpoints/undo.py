@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from logmark.client.client import Client
+from logmark.client.logs import by_topic
 from logmark.errors import UserError
 from logmark.offsets.errors import ChangeClosed, QueryRanSince
 from logmark.offsets.journal.changes import Change
@@ -95,11 +96,8 @@ def plan_rewind_undo(
     gone = sorted(map(str, earlier.keys() - checkpoint.offsets.keys()))
     if gone:
         raise UserError(f"The query of {folder.url} no longer reads {', '.join(gone)}. Nothing was changed.")
-    scope: dict[str, list[int]] = {}
-    for one in sorted(earlier):
-        scope.setdefault(one.topic, []).append(one.partition)
     target = ToOffsets(earlier, f"before change {change.id}")
-    plan = plan_moves(client, checkpoint, target, scope, clamp=True)
+    plan = plan_moves(client, checkpoint, target, by_topic(sorted(earlier)), clamp=True)
     how = f"undo of {change.id} ({change.action} {change.how})"
     plan = replace(plan, action="undo", how=how, undoes=change.id)
     return build_rewind(checkpoint, plan, sink=change.details.get("sink", ""), now_ms=now_ms)

@@ -6,12 +6,12 @@ be one batch behind until the next run.
 
 import contextlib
 
+from logmark.client.client import Client
 from logmark.errors import LogmarkError
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.checkpoint import finished_position
 from logmark.spark.pipelines.declaration import PipelineDeclaration, Version
 from logmark.spark.pipelines.query import Brokers, read_options
-from logmark.spark.source.cluster import Cluster
 from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import GroupCommit, GroupUnmoved, Position, compare_with_group
 from logmark.spark.source.range_reader import connect_source
@@ -29,7 +29,7 @@ def commit_stopped_query(pipeline: PipelineDeclaration, version: Version, broker
                 commit_position(client, position)
 
 
-def commit_position(cluster: Cluster, position: Position) -> bool:
+def commit_position(cluster: Client, position: Position) -> bool:
     """Commit the position as its query would; return False if there is nothing to commit or the group was moved."""
     committed = cluster.committed(position.group, list(position.next))
     found = {

@@ -138,17 +138,13 @@ class Home:
         checkpoint = self.checkpoint(record.live)
         return record.begun == record.live and planned_batch(checkpoint) is None and not is_unused(checkpoint)
 
-    @contextlib.contextmanager
-    def live(self) -> Iterator[None]:
+    def live(self) -> contextlib.AbstractContextManager[None]:
         """Hold the live lock, the right to run the live version; raises UserError if another process has it."""
-        with self._lock("live.lock", f"The pipeline {self.name} runs already"):
-            yield
+        return self._lock("live.lock", f"The pipeline {self.name} runs already")
 
-    @contextlib.contextmanager
-    def replaying(self) -> Iterator[None]:
+    def replaying(self) -> contextlib.AbstractContextManager[None]:
         """Hold the replay lock, the right to replay the pipeline; raises UserError if another process has it."""
-        with self._lock("replay.lock", f"The pipeline {self.name} is being replayed already"):
-            yield
+        return self._lock("replay.lock", f"The pipeline {self.name} is being replayed already")
 
     def is_live(self) -> bool:
         """Return whether a process runs the live version now."""

@@ -13,6 +13,7 @@ from logmark.wire import columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ID_HEADER = "logmark.id"
 DECOMPRESSED_BYTES_MAX = 1 << 30
@@ -44,6 +45,13 @@ def write_topic(
         raise UserError("A stream needs a checkpoint, from which it resumes after a restart. Nothing was written.")
     writer = frame.writeStream.format("logmark").outputMode(output_mode).options(**given)
     writer = writer.option("checkpointLocation", str(checkpoint))
+    return start_writer(writer, name=name, available_now=available_now, every=every)
+
+
+def start_writer(
+    writer: "DataStreamWriter", *, name: str | None, available_now: bool, every: str | None
+) -> "StreamingQuery":
+    """Start the query of a stream: until all that is there now is read, once an interval, or whenever there is more."""
     if name is not None:
         writer = writer.queryName(name)
     if available_now:

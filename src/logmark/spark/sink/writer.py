@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from logmark.client.client import Client
 from logmark.client.errors import ClientError
 from logmark.errors import UserError
 from logmark.offsets.partitioner import partition_for_key
@@ -30,8 +31,6 @@ from logmark.spark.sink.topics import ID_HEADER
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from logmark.client.client import Client
 
 _TEXT = (StringType, BinaryType)
 _COMPARED = ("key", "value")
@@ -89,7 +88,6 @@ class Sent(WriterCommitMessage):
 
     query: str
     topics: frozenset[str]
-    rows: int
     content: Content = field(default_factory=Content)
 
 
@@ -101,7 +99,7 @@ def send(options: SinkOptions, planned: DeliveryPlan, attempt: Attempt, rows: "I
             if some.num_rows:
                 planned.check_last(attempt.query, attempt.batch)
                 content += _content(some)
-        return Sent(attempt.query, frozenset(), 0, content)
+        return Sent(attempt.query, frozenset(), content)
     with _connected(options) as client:
         outbox = Outbox(client, options, planned, attempt)
         now_ms = time.time_ns() // 1_000_000
@@ -111,11 +109,11 @@ def send(options: SinkOptions, planned: DeliveryPlan, attempt: Attempt, rows: "I
                 if options.is_once and options.id is not None:
                     content += Content.of(columns.get("key"), columns["value"])
         outbox.close()
-        return Sent(attempt.query, outbox.topics, outbox.rows, content)
+        return Sent(attempt.query, outbox.topics, content)
 
 
 @contextlib.contextmanager
-def _connected(options: SinkOptions) -> Iterator["Client"]:
+def _connected(options: SinkOptions) -> Iterator[Client]:
     """Return a client whose errors keep through Spark whether they are transient."""
     try:
         with connect_sink(options) as client:

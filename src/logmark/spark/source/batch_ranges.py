@@ -2,9 +2,10 @@
 
 import logging
 
+from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.source.cluster import Cluster, find_partitions, look_up_times, read_bounds
+from logmark.spark.source.cluster import find_partitions, look_up_times, read_bounds
 from logmark.spark.source.data_loss import describe_losses, find_losses
 from logmark.spark.source.offset_specs import LATEST, check_spec_covers, resolve_spec, resolve_starts
 from logmark.spark.source.options import SourceOptions
@@ -15,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def plan_batch_ranges(
-    cluster: Cluster, options: SourceOptions, *, now_ms: int
+    cluster: Client, options: SourceOptions, *, now_ms: int
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return from the starting to the ending offset of every partition; leaves no trace in any group."""
     partitions = find_partitions(cluster, options).partitions
@@ -56,7 +57,7 @@ def plan_batch_ranges(
     }
 
 
-def _committed(cluster: Cluster, options: SourceOptions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+def _committed(cluster: Client, options: SourceOptions, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
     if not options.from_group or options.group is None:
         return {}
     return {partition: one.offset for partition, one in cluster.committed(options.group, partitions).items()}

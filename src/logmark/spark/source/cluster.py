@@ -1,31 +1,16 @@
 """What a reader asks of a cluster: which partitions there are, what they hold, and where a time lies."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from logmark.client.answers import EARLIEST, LATEST, Committed, FetchedPartition, OffsetAndTimestamp
+from logmark.client.answers import EARLIEST, LATEST
+from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
 from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.source.options import SourceOptions
 from logmark.spark.source.ranges import Bounds
-
-
-class Cluster(Protocol):
-    """The calls of a client that reading and following a group take."""
-
-    def metadata(self, topics: list[str] | None = None) -> ClusterMetadata: ...
-    def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
-    ) -> dict[TopicPartition, OffsetAndTimestamp]: ...
-    def fetch(
-        self, partition: TopicPartition, offset: int, *, bytes_max: int, max_wait_ms: int, min_bytes: int
-    ) -> FetchedPartition: ...
-    def committed(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, Committed]: ...
-    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None: ...
 
 
 class KnownPartitions(NamedTuple):
@@ -35,7 +20,7 @@ class KnownPartitions(NamedTuple):
     ids: dict[str, str]
 
 
-def find_partitions(cluster: Cluster, options: SourceOptions, *, is_strict: bool = True) -> KnownPartitions:
+def find_partitions(cluster: Client, options: SourceOptions, *, is_strict: bool = True) -> KnownPartitions:
     """Return the partitions that the options name; if `is_strict`, raises UserError for one that does not exist."""
     if options.pattern is not None:
         metadata = cluster.metadata()
@@ -66,7 +51,7 @@ def _known(metadata: ClusterMetadata, topics: Iterable[str], options: SourceOpti
 
 
 def read_bounds(
-    cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool
+    cluster: Client, partitions: Iterable[TopicPartition], *, read_committed: bool
 ) -> dict[TopicPartition, Bounds]:
     """Return what each partition has to read: up to the oldest open transaction if only committed ones count."""
     wanted = list(partitions)
@@ -77,7 +62,7 @@ def read_bounds(
 
 
 def look_up_times(
-    cluster: Cluster, times: Mapping[TopicPartition, int], *, read_committed: bool
+    cluster: Client, times: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, int]:
     """Return the first offset at or after each time, -1 where no record is that young."""
     if not times:

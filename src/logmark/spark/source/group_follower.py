@@ -16,13 +16,14 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from logmark.client.answers import LATEST
+from logmark.client.client import Client
 from logmark.client.errors import ClientError, CommitRefused, RefusedByBroker
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.errors import Superseded, is_transient
-from logmark.spark.source.cluster import Cluster, find_partitions, format_partitions, look_up_times, read_bounds
+from logmark.spark.source.cluster import find_partitions, format_partitions, look_up_times, read_bounds
 from logmark.spark.source.data_loss import GracePeriod, Loss, describe_losses, describe_spec, find_losses, refuse_losses
 from logmark.spark.source.ending_offsets import EndingOffsets
 from logmark.spark.source.limits import share_records
@@ -50,7 +51,7 @@ RENEW_AFTER_MS = 24 * 3600 * 1000  # Kafka forgets the offsets of a group withou
 class GroupFollower:
     """One query's hold on its group; lives as long as the query runs."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, cluster: Client, clock: Clock) -> None:
         self._options = options
         self._group = options.group or ""  # empty: made at the beginning, and kept in the checkpoint
         self._cluster = cluster

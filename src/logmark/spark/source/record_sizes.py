@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
+from logmark.client.client import Client
 from logmark.client.errors import OffsetOutOfRange
 from logmark.client.fetcher import next_offset
 from logmark.names import TopicPartition
-from logmark.spark.source.cluster import Cluster
 from logmark.spark.source.position import Offsets
 
 _SAMPLE_BYTES = 64 << 10
@@ -16,7 +16,7 @@ _SAMPLES_MAX = 32  # partitions looked at for one batch; the others count as wha
 class RecordSizes:
     """Bytes per offset as the broker keeps them, compressed, partition by partition."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Client) -> None:
         self._cluster = cluster
         self._known: dict[TopicPartition, float] = {}
 

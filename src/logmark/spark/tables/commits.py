@@ -28,7 +28,16 @@ from logmark.spark.tables.files import DataFile, Replacement, describe, parse_fi
 from logmark.spark.tables.intervals import intersect_by_partition, split_layers
 from logmark.spark.tables.ledger import Batch, Ledger, entries, note, read_ledger, takes
 from logmark.spark.tables.modes import APPEND, COMPLETE, REPLACE, UPSERT, Rules, is_located
-from logmark.spark.tables.schemas import arrow_of, check_fit, check_types, columns_of, grow, schema_of, types_of
+from logmark.spark.tables.schemas import (
+    arrow_of,
+    check_fit,
+    check_kind,
+    check_types,
+    columns_of,
+    grow,
+    schema_of,
+    types_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -244,6 +253,15 @@ def open_table(table: Path) -> "DeltaTable | None":
     with contextlib.suppress(exceptions.TableNotFoundError):
         return DeltaTable(str(table)) if (table / "_delta_log").is_dir() else None
     return None
+
+
+def open_existing_table(table: Path) -> "DeltaTable":
+    """Return the table as it is now; raises UserError if there is none, or if it is of a kind that we do not read."""
+    delta = open_table(table)
+    if delta is None:
+        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
+    check_kind(delta, table)
+    return delta
 
 
 def ledger_of(delta: "DeltaTable | None", batch: Batch) -> Ledger:

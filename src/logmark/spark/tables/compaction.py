@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logmark.errors import UserError
-from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, list_files, open_table
+from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, list_files, open_existing_table, open_table
 from logmark.spark.tables.files import DataFile, Replacement, write
 from logmark.spark.tables.ledger import read_ledger
 from logmark.spark.tables.modes import UPSERT, WHERE
 from logmark.spark.tables.paths import local_path
-from logmark.spark.tables.schemas import check_kind, schema_of, table_columns
+from logmark.spark.tables.schemas import schema_of, table_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,10 +52,7 @@ def optimize_table(
 ) -> Compacted:
     """Join small files to files of about the target size, with the same rows; at most `bytes_max` if given."""
     table = local_path(path, "table")
-    delta = open_table(table)
-    if delta is None:
-        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
-    check_kind(delta, table)
+    delta = open_existing_table(table)
     removed = added = size_bytes = 0
     for bunch in group_files(list_files(delta), target_bytes):
         size = sum(file.size_bytes for file in bunch)

@@ -100,11 +100,16 @@ def describe(table: Path, path: str, *, keys: Sequence[str] = (), is_located: bo
             "Some rows have no topic, partition or offset, so the table could not tell which records they came from. "
             "Nothing was written. Keep these three columns as the source gives them."
         )
+    return _with_bounds(path, file.stat().st_size, footer.num_rows, found)
+
+
+def _with_bounds(path: str, size_bytes: int, records: int | None, found: Bounds) -> DataFile:
+    """Return the file with the bounds of these columns, those of topic, partition and offset apart from the others."""
     is_known = all(name in found for name in WHERE)
     return DataFile(
         path=path,
-        size_bytes=file.stat().st_size,
-        records=footer.num_rows,
+        size_bytes=size_bytes,
+        records=records,
         low=tuple(found[name][0] for name in WHERE) if is_known else None,
         high=tuple(found[name][1] for name in WHERE) if is_known else None,
         bounds={name: bound for name, bound in found.items() if name not in WHERE},
@@ -136,21 +141,7 @@ def parse_files(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
         both = {name: (action[f"min.{name}"], action.get(f"max.{name}")) for name in names}
         return {name: bound for name, bound in both.items() if all(map(_is_plain, bound))}
 
-    files = []
-    for action in actions:
-        found = bounds(action)
-        is_known = all(name in found for name in WHERE)
-        files.append(
-            DataFile(
-                path=action["path"],
-                size_bytes=action["size_bytes"],
-                records=action["num_records"],
-                low=tuple(found[name][0] for name in WHERE) if is_known else None,
-                high=tuple(found[name][1] for name in WHERE) if is_known else None,
-                bounds={name: bound for name, bound in found.items() if name not in WHERE},
-            )
-        )
-    return files
+    return [_with_bounds(one["path"], one["size_bytes"], one["num_records"], bounds(one)) for one in actions]
 
 
 def replace(table: Path, files: Iterable[DataFile], ranges: Ranges, schema: "pa.Schema") -> Replacement:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
 from logmark.spark.checkpoint import has_state, read_position
-from logmark.spark.tables.commits import check_rows, list_files, open_table, write_batch
+from logmark.spark.sink.topics import start_writer
+from logmark.spark.tables.commits import check_rows, list_files, open_existing_table, write_batch
 from logmark.spark.tables.compaction import optimize_when_due
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import COMPLETE, REPLACE, UPSERT, Rules
 from logmark.spark.tables.paths import local_path
-from logmark.spark.tables.schemas import check_kind, columns_of, schema_of
+from logmark.spark.tables.schemas import columns_of, schema_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -82,13 +83,7 @@ def write_table(
 
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(kept))
     writer = writer.outputMode(output_mode or _OUTPUT_MODES.get(mode, "append"))
-    if name is not None:
-        writer = writer.queryName(name)
-    if available_now:
-        writer = writer.trigger(availableNow=True)
-    elif every is not None:
-        writer = writer.trigger(processingTime=every)
-    return writer.start()
+    return start_writer(writer, name=name, available_now=available_now, every=every)
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarrow.Table":
@@ -119,10 +114,7 @@ def load_table(spark: "SparkSession", path: str | Path) -> "DataFrame":
 
 def _files(path: str | Path) -> "tuple[DeltaTable, list[str]]":
     table = local_path(path, "table")
-    delta = open_table(table)
-    if delta is None:
-        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
-    check_kind(delta, table)
+    delta = open_existing_table(table)
     return delta, [str(table / file.path) for file in list_files(delta)]
 
 

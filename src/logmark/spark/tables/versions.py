@@ -16,6 +16,7 @@ A version that has become the table is emptied and its log stays, closed, for su
 emptied: a version without files may also be one that has no rows.
 """
 
+import json
 import os
 import re
 import shutil
@@ -37,7 +38,6 @@ from logmark.spark.tables.files import DataFile, Replacement
 from logmark.spark.tables.ledger import closing_entries, summarize_ledger, transfer_ledger
 from logmark.spark.tables.paths import local_path
 from logmark.spark.tables.schemas import check_kind, table_columns, widen_protocol
-from logmark.spark.tables.transactions import transactions
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -175,6 +175,30 @@ def drop_version(table: str | Path, number: int) -> None:
     gone = path.with_name(f".{uuid.uuid4().hex}")
     path.rename(gone)
     shutil.rmtree(gone)
+
+
+def transactions(delta: "DeltaTable", table: Path) -> dict[str, int]:
+    """Return the application transactions of a table, which deltalake only tells one by one, by name.
+
+    In force are those of the last checkpoint of the table's log and of the commits after.
+    """
+    import pyarrow.parquet as parquet
+
+    log, version = table / "_delta_log", delta.version()
+    parts: dict[int, list[Path]] = {}
+    for file in sorted(log.glob("*.checkpoint*.parquet")):
+        parts.setdefault(int(file.name.split(".")[0]), []).append(file)
+    base = max((number for number in parts if number <= version), default=-1)
+    found: dict[str, int] = {}
+    for file in parts.get(base, []):
+        column = parquet.read_table(file, columns=["txn"])["txn"].to_pylist()
+        found |= {txn["appId"]: txn["version"] for txn in column if txn is not None and txn["appId"] is not None}
+    for number in range(base + 1, version + 1):
+        for line in (log / f"{number:020}.json").read_text().splitlines():
+            txn = json.loads(line).get("txn")
+            if txn is not None:
+                found[txn["appId"]] = txn["version"]
+    return found
 
 
 def _closed(path: Path, root: Path, number: int) -> "DeltaTable":
