@@ -5,7 +5,7 @@ Run by `make lint`. Names in code count as words: `last_place` and `lastPlace` r
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,11 +15,6 @@ SUFFIXES = (".py", ".pxd", ".md")
 EXEMPT = ("tests/frame/test_retired_words.py", "docs/glossary.md")
 # A name in files of users stays as it is: the line that defines it says so.
 STORED = "# a stored name"
-# Folders in which the words still stand.
-NOT_IN_FORCE = (
-    "src/logmark/cli/backup.py",
-)
-
 # What is refused, and what to write instead.
 RETIRED = {
     r"places?": "partition, offset, position, location or folder",
@@ -53,9 +48,9 @@ def find_retired(line: str) -> tuple[str, str] | None:
     return found.group(), list(RETIRED.values())[int(found.lastgroup[1:])]
 
 
-def checked_files(root: Path, not_in_force: Iterable[str] = NOT_IN_FORCE) -> Iterator[Path]:
+def checked_files(root: Path) -> Iterator[Path]:
     """Yield the files in which the words are refused."""
-    left_out = [root / one for one in (*EXEMPT, *not_in_force)]
+    left_out = [root / one for one in EXEMPT]
     for folder in CHECKED:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in SUFFIXES and not any(path.is_relative_to(one) for one in left_out):

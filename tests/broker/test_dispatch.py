@@ -12,7 +12,7 @@ from logmark.broker.limits import HEALTH_KEYS
 from logmark.broker.server import Broker
 from logmark.errors import Malformed
 from logmark.wire import frames, produce
-from tests.broker.test_long_requests import Client, Turns, serve
+from tests.broker.test_long_requests import Client, TurnCounter, serve
 from tests.broker.test_waiting_fetches import fetch_frame
 from tests.log.directory_driver import batch
 
@@ -29,7 +29,7 @@ def answer(broker: Broker, frame: bytes) -> Any:
 
 
 def test_a_connection_above_the_limits_may_send_no_api_but_those_of_health(tmp_path: Path) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await client.produce(("wide", [0]))
         (connection,) = broker.connections
         log = broker.logs.partition("wide", 0)
@@ -62,7 +62,7 @@ def test_a_handler_knows_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(handler, "handle_frame", handle_frame)
 
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+    async def check(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await client.produce(("wide", [0]))
         watch(produce_api)
         watch(fetch_api)

@@ -195,7 +195,7 @@ def test_a_directory_of_a_broker_that_was_killed_is_normal(tmp_path: Path) -> No
 
 
 def test_programs_get_the_fields_of_a_verification_in_their_order(data: Path) -> None:
-    flip(folder(data) / LOG, places(folder(data) / LOG)[3] + 70)
+    flip(folder(data) / LOG, batch_positions(folder(data) / LOG)[3] + 70)
 
     done = run("verify", str(data), "--output", "json")
 
@@ -215,7 +215,7 @@ def test_programs_get_the_fields_of_a_verification_in_their_order(data: Path) ->
                 "path": f"{TOPIC}-0/{LOG}",
                 "problem": finding["problem"],
                 "meaning": finding["meaning"],
-                "position": places(folder(data) / LOG)[3],
+                "position": batch_positions(folder(data) / LOG)[3],
                 "size_bytes": finding["size_bytes"],
                 "first_offset": 3 * RECORDS_PER_BATCH,
                 "next_offset": 4 * RECORDS_PER_BATCH,

@@ -191,7 +191,8 @@ class Dispatcher:
         planned = self._broker.faults.take(entry.name)
         if planned is None:
             return self._answer(frame, body_at, request, None)
-        return _detach(planned.carry_out(lambda code: self._answer(frame, body_at, request, code)))
+        start = partial(self._start, entry.name)
+        return _detach(planned.carry_out(lambda code: self._answer(frame, body_at, request, code), start))
 
     def _answer(self, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None) -> Answer:
         entry = request.api

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from logmark.broker.answers import Answer, Buffers, LateAnswer
 from logmark.errors import ErrorCode
@@ -16,8 +17,12 @@ class Fault:
     code: ErrorCode | None
     delay_s: float
 
-    def carry_out(self, handle: Callable[[ErrorCode | None], Answer]) -> Answer:
-        """Handle the request, late or with an error instead of the work."""
+    def carry_out(
+        self,
+        handle: Callable[[ErrorCode | None], Answer],
+        start: "Callable[[Coroutine[Any, Any, Buffers | None]], asyncio.Task[Buffers | None]]",
+    ) -> Answer:
+        """Handle the request, late or with an error instead of the work; `start` makes a task of what comes late."""
         if not self.delay_s:
             return handle(self.code)
 
@@ -32,7 +37,7 @@ class Fault:
                 return answer.result()
             return await answer if isinstance(answer, asyncio.Future) else answer
 
-        return asyncio.ensure_future(late())
+        return start(late())
 
 
 class Faults:

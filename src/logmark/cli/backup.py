@@ -60,7 +60,7 @@ def backup(
 
     source, dest = _source_and_dest(cluster, paths)
     with ExitStack() as stack:
-        stack.enter_context(_sentences(dest))
+        stack.enter_context(_user_errors(dest))
         if source is not None:
             refuse_nested(source, dest)
             copier: Copier = DirectoryCopier(os.path.abspath(source), SystemClock())
@@ -93,7 +93,7 @@ def restore(
     appears complete or not at all.
     """
 
-    with _sentences(data_dir), bar("Restoring") as shown:
+    with _user_errors(data_dir), bar("Restoring") as shown:
         restorer = Restorer.open(
             backup, data_dir, source=ReadOnlyFileSystem(), files=RealFileSystem(), clock=SystemClock(),
             on_progress=shown.advance, free_bytes=folder_checks.free_bytes,
@@ -154,7 +154,7 @@ def _contents(manifest: Manifest) -> str:
 
 
 @contextmanager
-def _sentences(target: str) -> Iterator[None]:
+def _user_errors(target: str) -> Iterator[None]:
     """Raise UserError for an OSError inside, with what it means for the target."""
     try:
         target = os.path.abspath(target)

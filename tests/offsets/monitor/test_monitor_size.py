@@ -16,11 +16,11 @@ PROGRAM = textwrap.dedent(
     from logmark.client.answers import Committed
     from logmark.clock import ManualClock
     from logmark.names import TopicPartition
-    from logmark.offsets.monitor import lookout
+    from logmark.offsets.monitor import cluster_sampler
     from logmark.offsets.monitor.alert_file import AlertFile
-    from logmark.offsets.monitor.alerts import Rule
+    from logmark.offsets.monitor.alerts import AlertRule
     from logmark.offsets.monitor.monitor import Monitor, MonitorSettings
-    from logmark.offsets.monitor.notifications import Post
+    from logmark.offsets.monitor.notifications import NotificationDispatcher
     from logmark.offsets.lag.sample import GroupSample, Sample
 
     clock = ManualClock()
@@ -43,22 +43,22 @@ PROGRAM = textwrap.dedent(
 
     class Nobody:
         requests_sent, cluster_id = 0, "c"
-        def metadata(self, topics=None): return dataclasses.replace(lookout._NO_METADATA, cluster_id="c")
+        def metadata(self, topics=None): return dataclasses.replace(cluster_sampler._NO_METADATA, cluster_id="c")
         def close(self): pass
         def changes(self, **asked): return []
 
-    lookout.take_sample = take_sample
-    lookout.open_journal = lambda client: Nobody()
-    lookout.KnownAges.of = lambda self, sample, history, client: lookout_ages(sample, history=history)
-    from logmark.offsets.lag.ages import ages_of as lookout_ages
+    cluster_sampler.take_sample = take_sample
+    cluster_sampler.open_journal = lambda client: Nobody()
+    cluster_sampler.AgeCache.of = lambda self, sample, history, client: compute_ages(sample, history=history)
+    from logmark.offsets.lag.ages import compute_ages
 
     say = lambda message: print(message, file=sys.stderr)
-    watching = lookout.Lookout(
-        Nobody, wanted=lookout.Wanted(), clock=clock, say=say, history_path=Path(sys.argv[1]) / "history.sqlite"
+    watching = cluster_sampler.ClusterSampler(
+        Nobody, wanted=cluster_sampler.SampleScope(), clock=clock, say=say, history_path=Path(sys.argv[1]) / "history.sqlite"
     )
-    rules = [Rule(name="lag", when="lag", over=10**9), Rule(name="old", when="seconds", over=10**9, per="partition")]
+    rules = [AlertRule(name="lag", when="lag", over=10**9), AlertRule(name="old", when="seconds", over=10**9, per="partition")]
     settings = MonitorSettings(alerts=AlertFile(rules=rules))
-    monitor = Monitor(watching, Post({}, say=say, write=print), settings=settings, clock=clock, say=say)
+    monitor = Monitor(watching, NotificationDispatcher({}, say=say, write=print), settings=settings, clock=clock, say=say)
     monitor.begin()
     peaks = []
     for _ in range(20):
