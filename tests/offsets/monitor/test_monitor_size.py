@@ -54,11 +54,16 @@ PROGRAM = textwrap.dedent(
 
     say = lambda message: print(message, file=sys.stderr)
     watching = cluster_sampler.ClusterSampler(
-        Nobody, wanted=cluster_sampler.SampleScope(), clock=clock, say=say, history_path=Path(sys.argv[1]) / "history.sqlite"
+        Nobody, wanted=cluster_sampler.SampleScope(), clock=clock, say=say,
+        history_path=Path(sys.argv[1]) / "history.sqlite",
     )
-    rules = [AlertRule(name="lag", when="lag", over=10**9), AlertRule(name="old", when="seconds", over=10**9, per="partition")]
+    rules = [
+        AlertRule(name="lag", when="lag", over=10**9),
+        AlertRule(name="old", when="seconds", over=10**9, per="partition"),
+    ]
     settings = MonitorSettings(alerts=AlertFile(rules=rules))
-    monitor = Monitor(watching, NotificationDispatcher({}, say=say, write=print), settings=settings, clock=clock, say=say)
+    dispatcher = NotificationDispatcher({}, say=say, write=print)
+    monitor = Monitor(watching, dispatcher, settings=settings, clock=clock, say=say)
     monitor.begin()
     peaks = []
     for _ in range(20):
