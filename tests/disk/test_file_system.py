@@ -233,3 +233,22 @@ def test_a_power_loss_may_take_pages_that_were_written_over_others(tmp_path: Pat
         seen.add(files.read(path))
 
     assert {b"old-kept" + first + second for first in (b"old-", b"newX") for second in (b"old-", b"newX")} == seen
+
+
+def test_a_descriptor_that_another_thread_takes_away_meanwhile_is_no_failure_of_the_disk(tmp_path: Path) -> None:
+    class Released(disk.RealFile):
+        """Loses its descriptor after it was found to have one."""
+
+        @property
+        def _identity(self) -> tuple[int, int] | None:  # type: ignore[override]
+            self._descriptor = None
+            return self.__dict__.get("identity")
+
+        @_identity.setter
+        def _identity(self, identity: tuple[int, int] | None) -> None:
+            self.__dict__["identity"] = identity
+
+    (tmp_path / "log").write_bytes(b"")
+    file = Released(str(tmp_path / "log"), os.open(tmp_path / "log", os.O_RDWR), os.fsync)
+
+    assert file.is_in_place()

@@ -113,7 +113,8 @@ def test_however_many_connections_come_the_logs_keep_their_descriptors(
 
     assert 1 == said.count("max.connections is 10000")
     assert f"{limit} file descriptors" in said
-    assert "epair" not in said and "restart" not in said and "Traceback" not in said
+    assert [] == [line for line in said.splitlines() if "epair" in line or "restart" in line]
+    assert "Traceback" not in said
 
 
 def test_a_limit_that_can_be_had_is_not_spoken_of(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_without_any_descriptor_writes_are_refused_and_logs_and_listener_come_ba
         said = broker.output()
 
     assert "file descriptor" in said
-    assert "epair" not in said and "restart" not in said
+    assert [] == [line for line in said.splitlines() if "epair" in line or "restart" in line]
 
 
 def test_one_address_has_no_more_connections_than_it_may_have(tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ class RealFile:
     @property
     def direct_descriptor(self) -> int | None:
         """The descriptor, if a write of whole blocks to it is on the medium as soon as it ends; else None."""
-        return self._descriptor.number if self._is_direct and self._descriptor is not None else None
+        descriptor = self._descriptor
+        return descriptor.number if self._is_direct and descriptor is not None else None
 
     def _open_again(self) -> Descriptor:
         if self._among is None:
@@ -233,10 +234,12 @@ class RealFile:
 
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this file: neither it nor a folder above was removed or replaced."""
-        if self._descriptor is None:
+        # Held here: another thread that needs a descriptor may take this one away at any time.
+        descriptor = self._descriptor
+        if descriptor is None:
             return True
         if self._identity is None:
-            mine = os.fstat(self._descriptor.number)
+            mine = os.fstat(descriptor.number)
             self._identity = (mine.st_ino, mine.st_dev)
         try:
             found = os.stat(self.path)
