@@ -448,6 +448,22 @@ def test_entries_of_records_that_a_recovery_has_cut_do_not_stay_in_the_index(dri
     assert true_entries == index.read_bytes()
 
 
+def test_after_a_clean_stop_entries_are_added_to_the_index_that_is_there(driver: LogDriver) -> None:
+    partition = driver.create(config=INDEXED)
+    for number in range(10):
+        driver.append(partition, b"%d" % number)
+    partition = driver.reopen(config=INDEXED)
+    index = driver.folder() / "00000000000000000000.index"
+    before, inode = index.read_bytes(), index.stat().st_ino
+    for number in range(10, 15):
+        driver.append(partition, b"%d" % number)
+    driver.finish(partition)
+
+    assert before == index.read_bytes()[: len(before)] < index.read_bytes()
+    assert index.read_bytes() == bytes(partition.segments[-1].offset_index.data)
+    assert inode == index.stat().st_ino
+
+
 def test_a_full_disk_costs_only_the_saved_index_and_the_next_flush_saves_all_of_it(driver: LogDriver) -> None:
     partition = driver.create(config=INDEXED)
     index = driver.folder() / "00000000000000000000.index"

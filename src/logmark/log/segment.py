@@ -92,7 +92,7 @@ class Segment:
         self._time_index: TimeIndex | None = None
         # The offset index as its file has it; kept only while a rebuild needs it.
         self._index_on_disk: OffsetIndex | None = None
-        # How many bytes of the offset index flushes have written while the segment is active.
+        # How many bytes of the offset index its file has, while the segment is active.
         self._saved_index_bytes = 0
         # Whether the segment has a transaction index: it comes with the first marker that aborts.
         self.has_aborted = has_aborted
@@ -128,6 +128,7 @@ class Segment:
             data = self._read_index(INDEX, OffsetIndex.ENTRY_BYTES)
             if data is not None:
                 self._offset_index = OffsetIndex(self.base_offset, data)
+                self._saved_index_bytes = len(data)
         assert self._offset_index is not None
         return self._offset_index
 
@@ -457,6 +458,7 @@ class Segment:
         """Empty both indexes in memory, so that `index_batch` can fill them again."""
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._index_on_disk = None
+        self._saved_index_bytes = 0
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
         self._indexed_position = self.index_bytes = self.time_index_bytes = 0
         self._is_timed = True
