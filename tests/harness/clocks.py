@@ -30,3 +30,22 @@ def turn_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr("time.sleep", pause)
     return now
+
+
+def start_on_first_pause(monkeypatch: pytest.MonkeyPatch, start: Callable[[], None]) -> None:
+    """Make a call when this thread pauses for the first time; every other pause is a real one.
+
+    A broker that is started again may itself have to wait, for a lock that a process of the one before still holds.
+    """
+    owner, sleep = threading.get_ident(), time.sleep
+    is_started = False
+
+    def pause(seconds: float) -> None:
+        nonlocal is_started
+        if threading.get_ident() != owner or is_started:
+            sleep(seconds)
+            return
+        is_started = True
+        start()
+
+    monkeypatch.setattr("time.sleep", pause)

@@ -19,6 +19,7 @@ from logmark.spark.sink.outbox import Outbox, connect_sink
 from logmark.spark.sink.topics import ids_in_topic
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.clocks import start_on_first_pause
 from tests.spark.sink_rows import Killed, Query, Row, kill_after, rows, values
 
 
@@ -413,7 +414,7 @@ def test_a_broker_that_restarts_under_a_task_is_waited_for(monkeypatch: pytest.M
         planned = query.plan()
         running.stop()
         monkeypatch.setattr(outbox_module, "TIMEOUT_S", 0.3)
-        monkeypatch.setattr("time.sleep", lambda seconds: running.is_running or running.start())
+        start_on_first_pause(monkeypatch, running.start)
 
         query.commit(0, query.task(planned, 0, numbered(9)))
 

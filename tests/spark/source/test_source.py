@@ -28,7 +28,7 @@ from logmark.spark.source.position import Position
 from logmark.spark.source.ranges import Range
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
-from tests.harness.clocks import turn_clock
+from tests.harness.clocks import start_on_first_pause, turn_clock
 from tests.harness.node import wait_until
 from tests.spark.source.test_group_follower import FakeCluster
 
@@ -123,11 +123,11 @@ def test_a_stream_survives_a_broker_that_restarts(monkeypatch: pytest.MonkeyPatc
         )
         start = stream.initialOffset()
         broker.stop()
-        # It comes back when somebody waits for it, who has failed to reach it.
-        come_back = lambda seconds: seconds and (broker.is_running or broker.start())  # noqa: E731
-        monkeypatch.setattr("time.sleep", come_back)
+        # It comes back when the source waits for it, which has failed to reach it.
+        start_on_first_pause(monkeypatch, broker.start)
 
         assert start == stream.latestOffset(start, ReadAllAvailable())
+        assert broker.is_running
         stream.stop()
 
 
