@@ -264,10 +264,8 @@ class Segment:
 
     def _save_entries(self, begin: int, entries: bytes) -> None:
         try:
-            if not begin:
-                self._files.write(self._path + INDEX, entries, sync=False)
-                return
-            file = self._files.open(self._path + INDEX)
+            # Without a truncation: the segment may have been closed meanwhile, and its index be complete.
+            file = self._files.open(self._path + INDEX, create=not begin)
             try:
                 file.pwrite(entries, begin)
             finally:
@@ -277,13 +275,15 @@ class Segment:
             self._saved_index_bytes = 0
 
     def save_rebuilt_index(self) -> None:
-        """Write the offset index of an active segment that was rebuilt: entries of records that were cut must go."""
-        saved_bytes = 0
-        with suppress(FileNotFoundError):
-            saved_bytes = self._files.size(self._path + INDEX)
-        if saved_bytes or self.offset_index.data:
-            self._saved_index_bytes = len(self.offset_index.data)
-            self._save_entries(0, bytes(self.offset_index.data))
+        """Write the offset index of an active segment that was rebuilt: entries of records that were cut must go.
+
+        To be called before anything is appended. Does nothing if the disk refuses it: nothing depends on it.
+        """
+        entries = bytes(self.offset_index.data)
+        with suppress(OSError):
+            if entries or self._files.size(self._path + INDEX):
+                self._files.write(self._path + INDEX, entries, sync=False)
+                self._saved_index_bytes = len(entries)
 
     def sync_log(self) -> None:
         """Sync the batches of the active segment; raise FileNotFoundError if nobody would find them by its name."""
