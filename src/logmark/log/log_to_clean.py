@@ -1,6 +1,7 @@
 """A partition's log as the log cleaner sees it: what is dirty, the plan of a cleaning, and its result taken over.
 
-`compaction` has the rules, `cleaning` rewrites segments in another process and `swap` renames their files.
+`compaction_rules` has the rules, `segment_cleaner` rewrites segments in another process and `segment_swap` renames
+their files.
 """
 
 import asyncio

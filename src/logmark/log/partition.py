@@ -1,12 +1,12 @@
 """One partition's log: its public interface, and the parts that it is made of.
 
-    state             what the parts share: identity, offsets, status
+    log_state         what the parts share: identity, offsets, status
     folder            the folder, the topic id and the leader epochs
     appender          append, roll
     high_watermark    what is durable and visible, and who waits for it
     flush_state       what the next flush syncs and changes, the recovery point
     reader            reads, aborted transactions, offsets by time
-    deletion          the log start, deleted segments
+    segment_deletion  the log start, deleted segments
     log_to_clean      compaction's side
     write_recovery    after a full disk or a failed flush
 

@@ -1,6 +1,6 @@
 """The rules of retention: which segments a log may delete, oldest first, up to the first one to be kept.
 
-These functions only decide; `deletion` deletes.
+These functions only decide; `segment_deletion` deletes.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Deleting the oldest records of a partition: the log start, segments that retention gives up, and their files.
 
-`retention` has the rules that say which segments go. A deleted segment is out of the log at once. Its files are renamed
-to `.deleted` after the next flush and removed after file.delete.delay.ms, as in Kafka.
+`retention_rules` says which segments go. A deleted segment is out of the log at once. Its files are renamed to
+`.deleted` after the next flush and removed after file.delete.delay.ms, as in Kafka.
 """
 
 import asyncio

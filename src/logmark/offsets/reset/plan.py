@@ -29,7 +29,7 @@ NOTHING_YET = "nothing committed yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffectedRecords:
-    """What lies between a group's old one and its new one: when it was written, and about how large it is.
+    """The records between the old committed offset of a group and the new one: when they were written, and their size.
 
     `is_upper_bound` says that fewer records lie there than offsets: some were compacted away or are markers.
     """
@@ -61,7 +61,7 @@ class PartitionMove:
 
     @property
     def touched(self) -> tuple[int, int]:
-        """The offsets between the old one and the new that are in the log: [first, behind the last)."""
+        """The part of the log between the old committed offset and the new one: [first, behind the last)."""
         if self.committed is None or self.after is None:
             return self.end, self.end
         low, high = sorted((self.committed.offset, self.after.offset))
@@ -70,17 +70,17 @@ class PartitionMove:
 
     @property
     def read_again(self) -> int:
-        """Records between the new one and the old that are still in the log."""
+        """How many records lie between the new committed offset and the old one, which the group reads again."""
         return self._touched_count if self._distance < 0 else 0
 
     @property
     def skipped(self) -> int:
-        """Records that the group has not read and now will not."""
+        """How many records the group has not read and will not read."""
         return self._touched_count if self._distance > 0 else 0
 
     @property
     def lag_after(self) -> int | None:
-        """Records between the new one and the end."""
+        """How many records lie between the new committed offset and the end."""
         return None if self.after is None else max(0, self.end - max(self.after.offset, self.start))
 
     @property

@@ -213,8 +213,8 @@ class GroupFollower:
     ) -> dict[TopicPartition, GroupCommit]:
         """Return the commits as those of the resumed query, where this process made them under another token.
 
-        A driver that died in the first batch of a query begins recreated, because Spark asks where it starts once more;
-        but then Spark repeats the batch as it was planned, under the first token, and the query resumes from there.
+        A driver that died in the first batch of a query begins again, because Spark asks once more where it starts; but
+        then Spark repeats the batch as it was planned, under the first token, and the query resumes from there.
         """
         if self._started is None or self._started.query == start.query:
             return found
