@@ -7,8 +7,8 @@ import pytest
 
 from logmark.broker.api import fetch as fetch_api
 from logmark.broker.api import produce as produce_api
+from logmark.broker.connection_limit import HEALTH_KEYS
 from logmark.broker.dispatch import Request
-from logmark.broker.limits import HEALTH_KEYS
 from logmark.broker.server import Broker
 from logmark.errors import Malformed
 from logmark.wire import frames, produce

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logmark.broker.api import fetch as fetch_api
-from logmark.broker.pace import STEPS_IN_A_TURN
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN
 from logmark.broker.server import Broker
 from logmark.wire import fetch, frames
 from tests.broker.test_long_requests import PARTITIONS, Client, TurnCounter, client_of, serve

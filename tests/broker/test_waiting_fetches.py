@@ -10,7 +10,7 @@ import pytest
 
 from logmark.broker.answers import Answer, LateAnswer
 from logmark.broker.api import fetch as fetch_api
-from logmark.broker.pace import ReadTurns
+from logmark.broker.event_loop_turns import ReadTurns
 from logmark.broker.server import Broker
 from logmark.log.partition import Partition
 from logmark.wire import fetch, frames

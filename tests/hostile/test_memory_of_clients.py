@@ -19,7 +19,7 @@ from logmark.broker.answers import Answer, LateAnswer
 from logmark.broker.api import fetch as fetch_api
 from logmark.broker.api import find_coordinator, join_group
 from logmark.broker.config import BrokerConfig
-from logmark.broker.pace import ReadTurns
+from logmark.broker.event_loop_turns import ReadTurns
 from logmark.broker.server import Broker as RealBroker
 from logmark.coordination.commands import Join
 from logmark.errors import ErrorCode

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace, decide_each
+from logmark.broker.event_loop_turns import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.log.catalog import check_partition_count
 from logmark.wire.schema import create_partitions as schema

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import Buffers, LongBody, LongWork
 from logmark.broker.api.describe_configs import TOPIC_CONFIG_SOURCES
+from logmark.broker.event_loop_turns import Pace, decide_each
 from logmark.broker.logs import NewTopic, Topic
-from logmark.broker.pace import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.log.settings import TopicSettings
 from logmark.wire.messages import NO_UUID

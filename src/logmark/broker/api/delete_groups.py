@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import STEPS_IN_A_TURN, Pace
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import delete_groups as schema
 

@@ -7,7 +7,7 @@ It is answered when the new start is on disk: Kafka writes it within a minute, a
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.wire.schema import delete_records as schema
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import delete_topics as schema
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from logmark.broker.answers import Buffers, LongBody
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.settings import SETTINGS

@@ -7,7 +7,7 @@ v6  a group that does not exist is an error (KIP-1043); before, its state is Dea
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.group import GroupDescription, GroupState
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import describe_groups as schema

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from logmark.broker.event_loop_turns import Pace
 from logmark.broker.health import describe_health
-from logmark.broker.pace import Pace
 from logmark.errors import ErrorCode
 from logmark.wire import log_dirs as schema
 

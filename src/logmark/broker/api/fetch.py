@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.broker import unreadable
+from logmark.broker import corrupt_fetch
 from logmark.broker.answers import Buffer, LateAnswer, LongWork
-from logmark.broker.pace import Steps, run_at_once, run_in_turns
-from logmark.broker.sessions import FetchSession
+from logmark.broker.event_loop_turns import Steps, run_at_once, run_in_turns
+from logmark.broker.fetch_sessions import FetchSession
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log.file_range import FileRange
 from logmark.log.partition import Partition
@@ -435,11 +435,11 @@ class _Fetch(LateAnswer):
 
     def _complain(self, where: TopicPartition, offset: int, partition: Partition, answer: Answer) -> Answer:
         """Return the response for a damaged offset: the error code, or a corrupt batch if the code was ignored."""
-        is_old = self._at.version in unreadable.OLD_VERSIONS
+        is_old = self._at.version in corrupt_fetch.OLD_VERSIONS
         if not is_old or self._at.connection.complaints.is_heard(where, offset):
             return answer
         ends = partition.high_watermark, partition.last_stable_offset, partition.log_start_offset
-        return wire.FetchAnswer(where.partition, 0, *ends, unreadable.batch(offset), answer.aborted_transactions)
+        return wire.FetchAnswer(where.partition, 0, *ends, corrupt_fetch.batch(offset), answer.aborted_transactions)
 
     def _encoded(self, collected: Collected) -> "Buffers":
         session = self._session

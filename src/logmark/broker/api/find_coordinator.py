@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import find_coordinator as schema
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
 from logmark.broker.api.describe_configs import BROKER, TOPIC
-from logmark.broker.pace import Pace, decide_each
+from logmark.broker.event_loop_turns import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog, settings
 from logmark.wire.schema import incremental_alter_configs as schema

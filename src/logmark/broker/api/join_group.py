@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, Buffers, LongBody
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.commands import Join, Joined, JoinedMember, Protocol
 from logmark.errors import ErrorCode
 from logmark.wire.schema import join_group as schema

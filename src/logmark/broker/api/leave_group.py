@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.commands import Leave, Leaver, Left
 from logmark.errors import ErrorCode
 from logmark.wire.schema import leave_group as schema

@@ -6,7 +6,7 @@ v3  flexible     v4  by state (KIP-518)     v5  by type (KIP-848): all groups he
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.wire.schema import list_groups as schema
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
-from logmark.broker.pace import Pace, Steps, run_at_once, run_in_turns
+from logmark.broker.event_loop_turns import Pace, Steps, run_at_once, run_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log.partition import Partition
 from logmark.wire.schema import list_offsets as schema

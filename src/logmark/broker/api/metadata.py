@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, Buffers, LongWork, SharedBody, SharedBytes
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace, Steps, run_at_once, run_in_turns
 from logmark.broker.logs import NewTopic, Topic
-from logmark.broker.pace import STEPS_IN_A_TURN, Pace, Steps, run_at_once, run_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.partition import Partition

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LateReply, LongWork
-from logmark.broker.pace import Pace, Steps, run_at_once, run_in_turns
+from logmark.broker.event_loop_turns import Pace, Steps, run_at_once, run_in_turns
 from logmark.coordination.commands import CommitOffsets, OffsetsCommitted, OffsetToCommit
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_commit as schema

@@ -4,7 +4,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.commands import DeleteOffsets
 from logmark.errors import ErrorCode
 from logmark.wire.schema import offset_delete as schema

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.committed_offsets import CommittedOffset
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_fetch as schema

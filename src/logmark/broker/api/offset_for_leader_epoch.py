@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork, answer_in_turns
 from logmark.broker.api.list_offsets import check_leader_epoch
-from logmark.broker.pace import Steps
+from logmark.broker.event_loop_turns import Steps
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.messages import Message
 from logmark.wire.schema import offset_for_leader_epoch as schema

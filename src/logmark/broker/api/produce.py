@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logmark.broker.answers import Buffers, LateAnswer, LongWork
-from logmark.broker.pace import STEPS_IN_A_TURN, Pace, run_in_turns
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace, run_in_turns
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.partition import Appended, Partition
 from logmark.wire import batches, fast_requests
