@@ -35,7 +35,7 @@ async def receive_records(client: Client) -> dict[int, int]:
 def watchers_of(broker: Broker) -> int:
     partition = broker.logs.partition("wide", 0)
     assert partition is not None
-    return len(partition.watchers)
+    return len(partition.change_listeners)
 
 
 async def wait_for(is_true: Any) -> None:

@@ -205,11 +205,11 @@ def test_deleting_records_needs_a_topic_that_deletes(driver: LogDriver) -> None:
     assert ErrorCode.INVALID_TOPIC_EXCEPTION == refused.value.code
 
 
-def test_watchers_hear_of_a_new_log_start(driver: LogDriver) -> None:
+def test_listeners_hear_of_a_new_log_start(driver: LogDriver) -> None:
     partition = driver.create()
     driver.append(partition, b"x", b"y")
     heard: list[int] = []
-    partition.watchers.add(lambda: heard.append(partition.log_start_offset))
+    partition.change_listeners.add(lambda: heard.append(partition.log_start_offset))
 
     partition.delete_records(1)
 

@@ -108,7 +108,7 @@ class Partition:
         self.topic_id = topic_id
         self.key = state.key
         self.name = state.name
-        self.watchers = state.watchers
+        self.change_listeners = state.change_listeners
         # The segments by base offset, when the log is closed; None if they could not be listed.
         self.listed_segments: Mapping[int, ListedSegment] | None = None
 
@@ -375,7 +375,7 @@ class Partition:
         self._high_watermark.fail(failure)
         # Of its own: a waiter that is woken adds its frames to it, and so the partition, which would keep it.
         self._log_to_clean.fail(LogFailed(str(failure)))
-        self._state.notify_watchers()
+        self._state.notify_change_listeners()
         self._recovery.note_failure(error)
 
     # Reading

@@ -79,7 +79,7 @@ class SegmentDeleter:
         if state.epochs.begin_at(offset) and self._segments:
             self._flush_state.add_changes(self._folder.epochs_writer())
             self._flush_state.request()
-        state.notify_watchers()
+        state.notify_change_listeners()
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete old segments by the topic's settings and return their number; stop the log if the disk fails that.

@@ -66,7 +66,7 @@ def handle_frame(
     decode = partial(wire.decode_request, at.version, frame, body_at)
     if len(frame) > LARGE_BYTES:
         return LongWork(_handle_large(decode, at, refuse_with))
-    fetch = _Fetch(at)
+    fetch = _DelayedFetch(at)
     if refuse_with is None and at.broker.read_turns.is_over:
         # Thousands may come in the same moment: even to decode them takes many turns.
         fetch.wait_for_turn(decode, FETCH_BYTES + len(frame))
@@ -77,7 +77,7 @@ def handle_frame(
 async def _handle_large(
     decode: Callable[[], wire.FetchRequest], at: "Request", refuse_with: ErrorCode | None
 ) -> "Buffers | LateAnswer | None":
-    answer = _Fetch(at).begin(await at.broker.dispatcher.in_thread(decode), refuse_with)
+    answer = _DelayedFetch(at).begin(await at.broker.dispatcher.in_thread(decode), refuse_with)
     return await answer.work if isinstance(answer, LongWork) else answer  # type: ignore[return-value]
 
 
@@ -90,12 +90,12 @@ def _refusal(request: wire.FetchRequest, code: ErrorCode, version: int) -> "Buff
     return wire.encode_response(version, throttle_time_ms=0, error_code=int(code), session_id=0, topics=failed)
 
 
-class _Watch:
+class _PartitionListener:
     """What a waiting fetch knows of one partition; the log calls it after each change."""
 
     __slots__ = ("_fetch", "_is_committed", "_shown_bytes", "_stable", "partition")
 
-    def __init__(self, fetch: "_Fetch", partition: Partition, *, is_committed: bool) -> None:
+    def __init__(self, fetch: "_DelayedFetch", partition: Partition, *, is_committed: bool) -> None:
         self._fetch = fetch
         self._is_committed = is_committed
         self.partition = partition
@@ -115,12 +115,12 @@ class _Watch:
         self._fetch.count(grown or None)
 
 
-class _Fetch(LateAnswer):
-    """One fetch from its arrival to its answer."""
+class _DelayedFetch(LateAnswer):
+    """One fetch from its arrival to its answer, which waits until there are enough records."""
 
     __slots__ = (
-        "_at", "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_memory_bytes", "_only_news", "_reading",
-        "_request", "_session", "_timer", "_wanted", "_watches",
+        "_at", "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_listeners", "_memory_bytes", "_only_news",
+        "_reading", "_request", "_session", "_timer", "_wanted",
     )  # fmt: skip
 
     def __init__(self, at: "Request") -> None:
@@ -131,7 +131,7 @@ class _Fetch(LateAnswer):
         self._only_news = False
         self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._watches: list[_Watch] = []
+        self._listeners: list[_PartitionListener] = []
         # Whether it stands in line to read again.
         self._is_due = False
         # Whether the client waits no more.
@@ -157,7 +157,7 @@ class _Fetch(LateAnswer):
         body = self._read(is_first=True)
         if body is None:
             self._hold(self._waiting_bytes)
-            self._watch()
+            self._start_waiting()
             return self
         return self._at.frame(body)
 
@@ -244,7 +244,7 @@ class _Fetch(LateAnswer):
             return
         body = self._read(is_first=True)
         if body is None:
-            self._watch()
+            self._start_waiting()
         else:
             self.complete(body)
 
@@ -255,10 +255,10 @@ class _Fetch(LateAnswer):
         return self.result() if self.done() else self
 
     async def _begin_large(self) -> None:
-        # It watches before it reads: others have their turns meanwhile, and may append.
+        # It listens before it reads: others have their turns meanwhile, and may append.
         self._is_over = self._is_over or not self._has_room()
         self._hold(self._waiting_bytes)
-        self._watch()
+        self._start_waiting()
         await self._read_large()
 
     # Waiting
@@ -276,7 +276,7 @@ class _Fetch(LateAnswer):
         self._at.broker.budget.hold(memory_bytes - self._memory_bytes)
         self._memory_bytes = memory_bytes
 
-    def _watch(self) -> None:
+    def _start_waiting(self) -> None:
         """Wait for records, as long as the client does."""
         broker = self._at.broker
         wait_s = min(self._request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
@@ -285,9 +285,9 @@ class _Fetch(LateAnswer):
         for where, _ in self._wanted:
             partition = broker.logs.partition(where.topic, where.partition)
             if partition is not None:
-                watch = _Watch(self, partition, is_committed=is_committed)
-                partition.watchers.add(watch)
-                self._watches.append(watch)
+                listener = _PartitionListener(self, partition, is_committed=is_committed)
+                partition.change_listeners.add(listener)
+                self._listeners.append(listener)
 
     def count(self, grown: int | None) -> None:
         """Count what became visible, and look if it is enough; None is a change that the client may have to know of."""
@@ -322,8 +322,8 @@ class _Fetch(LateAnswer):
         if body is not None:
             self.complete(body)
             return
-        for watch in self._watches:
-            watch.begin()
+        for listener in self._listeners:
+            listener.begin()
 
     async def _read_large(self) -> None:
         """Read many partitions while others have their turns, and answer if there is enough."""
@@ -331,8 +331,8 @@ class _Fetch(LateAnswer):
         try:
             while not self.done():
                 self._grown, self._is_changed = 0, False
-                for watch in self._watches:
-                    watch.begin()
+                for listener in self._listeners:
+                    listener.begin()
                 collected, is_enough = await run_in_turns(self._collect())
                 if self.done():
                     return
@@ -367,10 +367,10 @@ class _Fetch(LateAnswer):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for watch in self._watches:
-            watch.partition.watchers.discard(watch)
+        for listener in self._listeners:
+            listener.partition.change_listeners.discard(listener)
         # Each knows this fetch: as a cycle they would wait for the garbage collector.
-        self._watches = []
+        self._listeners = []
         self._hold(0)
 
     # Reading
@@ -426,7 +426,7 @@ class _Fetch(LateAnswer):
             yield 1
         # A partition that nobody knows waits with the others, or its reader would ask without a pause; one that is
         # deleted meanwhile ends the wait.
-        is_urgent = is_urgent or not known or known < len(self._watches)
+        is_urgent = is_urgent or not known or known < len(self._listeners)
         # There may be as much as the client wants, but it gets no more now.
         is_urgent = is_urgent or (is_contended and total >= CONTENDED_BYTES_MAX // 2)
         self._bytes = total
