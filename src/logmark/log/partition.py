@@ -22,7 +22,7 @@ from logmark.disk.file_system import FileSystem
 from logmark.errors import LogFailed, Malformed
 from logmark.log.appender import Appended, Appender
 from logmark.log.checkpoints import Condition, ListedContent, ListedSegment, checksum_head
-from logmark.log.compaction_rules import Due
+from logmark.log.compaction_schedule import DirtyPart
 from logmark.log.damage import Damage
 from logmark.log.flush_state import FlushState
 from logmark.log.flusher import Flush
@@ -515,11 +515,11 @@ class Partition:
     def is_being_cleaned(self, is_being_cleaned: bool) -> None:
         self._log_to_clean.is_being_cleaned = is_being_cleaned
 
-    def dirty_part(self, now_ms: int) -> Due | None:
+    def dirty_part(self, now_ms: int) -> DirtyPart | None:
         """Return the part of the log that compaction could clean, or None if there is none to look at."""
         return self._log_to_clean.dirty_part(now_ms)
 
-    def cleaning_plan(self, part: Due, *, now_ms: int, limits: Limits) -> Plan:
+    def cleaning_plan(self, part: DirtyPart, *, now_ms: int, limits: Limits) -> Plan:
         """Return what a cleaning of that part needs to know; raises Malformed if the log is damaged there."""
         return self._log_to_clean.cleaning_plan(part, now_ms=now_ms, limits=limits)
 
