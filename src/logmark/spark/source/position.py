@@ -255,7 +255,7 @@ def _is_newer(mark: CommitMetadata, offset: int, start: Position) -> bool:
     return mark.query != start.query and mark.generation > start.generation and mark.offset == offset
 
 
-def start_position(
+def first_position(
     *,
     group: str,
     query: str,
