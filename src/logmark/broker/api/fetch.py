@@ -60,14 +60,14 @@ Collected = list[tuple[TopicPartition, Answer]]
 
 
 def handle_frame(
-    frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
+    frame: memoryview, body_at: int, request: "Request", *, refuse_with: ErrorCode | None
 ) -> "Buffers | LateAnswer | LongWork":
     """Answer with what there is, or when there is enough."""
-    decode = partial(wire.decode_request, at.version, frame, body_at)
+    decode = partial(wire.decode_request, request.version, frame, body_at)
     if len(frame) > LARGE_BYTES:
-        return LongWork(_handle_large(decode, at, refuse_with))
-    fetch = _DelayedFetch(at)
-    if refuse_with is None and at.broker.read_turns.is_over:
+        return LongWork(_handle_large(decode, request, refuse_with))
+    fetch = _DelayedFetch(request)
+    if refuse_with is None and request.broker.read_turns.is_over:
         # Thousands may come in the same moment: even to decode them takes many turns.
         fetch.wait_for_turn(decode, FETCH_BYTES + len(frame))
         return fetch
@@ -75,16 +75,16 @@ def handle_frame(
 
 
 async def _handle_large(
-    decode: Callable[[], wire.FetchRequest], at: "Request", refuse_with: ErrorCode | None
+    decode: Callable[[], wire.FetchRequest], request: "Request", refuse_with: ErrorCode | None
 ) -> "Buffers | LateAnswer | None":
-    answer = _DelayedFetch(at).begin(await at.broker.dispatcher.in_thread(decode), refuse_with)
+    answer = _DelayedFetch(request).begin(await request.broker.dispatcher.in_thread(decode), refuse_with)
     return await answer.work if isinstance(answer, LongWork) else answer  # type: ignore[return-value]
 
 
-def _refusal(request: wire.FetchRequest, code: ErrorCode, version: int) -> "Buffers":
+def _refusal(message: wire.FetchRequest, code: ErrorCode, version: int) -> "Buffers":
     failed: list[tuple[str, list[Answer]]] = [
         (topic, [_failed(partition.partition, code) for partition in partitions])
-        for topic, partitions in request.topics
+        for topic, partitions in message.topics
     ]
     # The error of the whole answer exists from version 7 on.
     return wire.encode_response(version, throttle_time_ms=0, error_code=int(code), session_id=0, topics=failed)
@@ -119,14 +119,14 @@ class _DelayedFetch(LateAnswer):
     """One fetch from its arrival to its answer, which waits until there are enough records."""
 
     __slots__ = (
-        "_at", "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_listeners", "_memory_bytes", "_only_news",
-        "_reading", "_request", "_session", "_timer", "_wanted",
+        "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_listeners", "_memory_bytes", "_message",
+        "_only_news", "_reading", "_request", "_session", "_timer", "_wanted",
     )  # fmt: skip
 
-    def __init__(self, at: "Request") -> None:
+    def __init__(self, request: "Request") -> None:
         super().__init__()
-        self._at = at
-        self._request: wire.FetchRequest
+        self._request = request
+        self._message: wire.FetchRequest
         self._session: FetchSession | None = None
         self._only_news = False
         self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = []
@@ -147,11 +147,11 @@ class _DelayedFetch(LateAnswer):
 
     # Beginning
 
-    def begin(self, request: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | LateAnswer | LongWork":
+    def begin(self, message: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | LateAnswer | LongWork":
         """Return the answer, or this fetch if it has to wait for records."""
-        refused = self._accept(request, refuse_with)
+        refused = self._accept(message, refuse_with)
         if refused is not None:
-            return self._at.frame(refused)
+            return self._request.frame(refused)
         if len(self._wanted) > LARGE:
             return LongWork(self._answer_large())
         body = self._read(is_first=True)
@@ -159,32 +159,32 @@ class _DelayedFetch(LateAnswer):
             self._hold(self._waiting_bytes)
             self._start_waiting()
             return self
-        return self._at.frame(body)
+        return self._request.frame(body)
 
-    def _accept(self, request: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | None":
+    def _accept(self, message: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | None":
         """Take the request, or return the body of the response that refuses it."""
-        if request.replica_id not in (CONSUMER, DEBUG_CONSUMER):
+        if message.replica_id not in (CONSUMER, DEBUG_CONSUMER):
             # Replicas are brokers, and there is no other broker (CVE-2018-1288).
             refuse_with = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if refuse_with is not None:
-            return _refusal(request, refuse_with, self._at.version)
+            return _refusal(message, refuse_with, self._request.version)
         try:
-            session, self._only_news = self._at.broker.fetch_sessions.resume(request)
+            session, self._only_news = self._request.broker.fetch_sessions.resume(message)
         except Refused as refused:
             # A session's error is the whole answer: there are no partitions to speak of.
             none: list[tuple[str, list[Answer]]] = []
             return wire.encode_response(
-                self._at.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=none
+                self._request.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=none
             )
-        self._request = request
+        self._message = message
         self._session = session
         # Of a partition that is asked for twice the last counts, as in Kafka.
         partitions = session.partitions if session is not None else {
-            TopicPartition(topic, each.partition): each for topic, asked in request.topics for each in asked
+            TopicPartition(topic, each.partition): each for topic, asked in message.topics for each in asked
         }  # fmt: skip
         self._wanted = list(partitions.items())
-        self._is_over = request.max_wait_ms <= 0
-        connection = self._at.connection
+        self._is_over = message.max_wait_ms <= 0
+        connection = self._request.connection
         if self._wanted and not connection.undecoded_fetches:
             # Not before: the fetches of a connection are decoded in order.
             connection.fetch_line = self._wanted[0][0]
@@ -193,15 +193,15 @@ class _DelayedFetch(LateAnswer):
     def wait_for_turn(self, decode: Callable[[], wire.FetchRequest], memory_bytes: int) -> None:
         """Decode the request when it is its turn, and begin."""
         self._hold(memory_bytes)
-        self._at.connection.undecoded_fetches += 1
+        self._request.connection.undecoded_fetches += 1
         self._stand_in_line(partial(self._begin_late, decode), is_short=True)
 
     def _begin_late(self, decode: Callable[[], wire.FetchRequest]) -> None:
-        connection = self._at.connection
+        connection = self._request.connection
         connection.undecoded_fetches -= 1
         if self.done():
             return
-        read_turns = self._at.broker.read_turns
+        read_turns = self._request.broker.read_turns
         read_turns.count(DECODE_COST)
         try:
             refused = self._accept(decode(), None)
@@ -220,8 +220,8 @@ class _DelayedFetch(LateAnswer):
                 self._read_late()
 
     def _stand_in_line(self, read: Callable[[], None], *, is_short: bool) -> None:
-        self._at.broker.read_turns.wait(
-            partial(self._take_turn, read), line=self._at.connection.fetch_line, is_short=is_short
+        self._request.broker.read_turns.wait(
+            partial(self._take_turn, read), line=self._request.connection.fetch_line, is_short=is_short
         )
 
     def _take_turn(self, read: Callable[[], None]) -> None:
@@ -234,7 +234,7 @@ class _DelayedFetch(LateAnswer):
         """Return how many records there are for it, at most."""
         count = 0
         for where, wanted in self._wanted:
-            partition = self._at.broker.logs.partition(where.topic, where.partition)
+            partition = self._request.broker.logs.partition(where.topic, where.partition)
             if partition is not None:
                 count += max(partition.high_watermark - wanted.fetch_offset, 0)
         return count
@@ -269,19 +269,19 @@ class _DelayedFetch(LateAnswer):
 
     def _has_room(self) -> bool:
         """Return whether it may wait: where memory is short nobody does, and the client asks again."""
-        return self._at.broker.budget.has_room(self._waiting_bytes)
+        return self._request.broker.budget.has_room(self._waiting_bytes)
 
     def _hold(self, memory_bytes: int) -> None:
         """Hold so much of the memory budget until the end."""
-        self._at.broker.budget.hold(memory_bytes - self._memory_bytes)
+        self._request.broker.budget.hold(memory_bytes - self._memory_bytes)
         self._memory_bytes = memory_bytes
 
     def _start_waiting(self) -> None:
         """Wait for records, as long as the client does."""
-        broker = self._at.broker
-        wait_s = min(self._request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
+        broker = self._request.broker
+        wait_s = min(self._message.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
         self._timer = broker.loop.call_later(wait_s, self._end_wait)
-        is_committed = self._request.isolation_level == READ_COMMITTED
+        is_committed = self._message.isolation_level == READ_COMMITTED
         for where, _ in self._wanted:
             partition = broker.logs.partition(where.topic, where.partition)
             if partition is not None:
@@ -297,7 +297,7 @@ class _DelayedFetch(LateAnswer):
             return
         self._bytes += grown or 0
         # Many changes in one turn of the loop are one reason to look.
-        if not self._is_due and (grown is None or self._bytes >= self._request.min_bytes):
+        if not self._is_due and (grown is None or self._bytes >= self._message.min_bytes):
             self._is_due = True
             self._look_again()
 
@@ -340,7 +340,7 @@ class _DelayedFetch(LateAnswer):
                     self.complete(self._encoded(collected))
                 # What became visible meanwhile may have been read or not.
                 self._bytes += self._grown
-                if not self._is_changed and self._bytes < self._request.min_bytes:
+                if not self._is_changed and self._bytes < self._message.min_bytes:
                     return
         except Exception as error:  # noqa: BLE001 - the connection logs it and is closed
             self.fail(error)
@@ -352,7 +352,7 @@ class _DelayedFetch(LateAnswer):
 
     def complete(self, body: "Buffers | None") -> None:
         self._end()
-        super().complete(None if body is None else self._at.frame(body))
+        super().complete(None if body is None else self._request.frame(body))
 
     def fail(self, error: Exception) -> None:
         self._end()
@@ -381,12 +381,12 @@ class _DelayedFetch(LateAnswer):
         It waits the first time only if there is memory for that. Those who ask for the same in one turn share what was
         read and encoded for the first of them.
         """
-        read_turns = self._at.broker.read_turns
+        read_turns = self._request.broker.read_turns
         shared, key = read_turns.shared, None
         if shared is not None and self._session is None and len(self._wanted) == 1:
-            request = self._request
+            message = self._message
             key = (
-                self._at.version, *self._wanted[0], request.max_bytes, request.min_bytes, request.isolation_level,
+                self._request.version, *self._wanted[0], message.max_bytes, message.min_bytes, message.isolation_level,
                 read_turns.is_contended,
             )  # fmt: skip
             found = shared.get(key)
@@ -403,14 +403,14 @@ class _DelayedFetch(LateAnswer):
 
     def _collect(self) -> "Steps[tuple[Collected, bool]]":
         """Find what can be sent now, and whether it is worth sending."""
-        is_contended = self._at.broker.read_turns.is_contended
+        is_contended = self._request.broker.read_turns.is_contended
         bytes_max = CONTENDED_BYTES_MAX if is_contended else RECORDS_BYTES_MAX
-        left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max, bytes_max)
+        left = min(self._message.max_bytes, self._request.broker.fetch_bytes_max, bytes_max)
         total = known = 0
         is_urgent = False
-        is_committed = self._request.isolation_level == READ_COMMITTED
+        is_committed = self._message.isolation_level == READ_COMMITTED
         collected: Collected = []
-        find: Callable[[str, int], Partition | None] = self._at.broker.logs.partition
+        find: Callable[[str, int], Partition | None] = self._request.broker.logs.partition
         for where, wanted in self._wanted:
             partition = find(where.topic, where.partition)
             answer, is_followed = _read(partition, wanted, left, is_first=total == 0, is_committed=is_committed)
@@ -430,13 +430,13 @@ class _DelayedFetch(LateAnswer):
         # There may be as much as the client wants, but it gets no more now.
         is_urgent = is_urgent or (is_contended and total >= CONTENDED_BYTES_MAX // 2)
         self._bytes = total
-        self._at.broker.read_turns.count(total + PARTITION_COST * len(collected))
-        return collected, is_urgent or total >= self._request.min_bytes
+        self._request.broker.read_turns.count(total + PARTITION_COST * len(collected))
+        return collected, is_urgent or total >= self._message.min_bytes
 
     def _complain(self, where: TopicPartition, offset: int, partition: Partition, answer: Answer) -> Answer:
         """Return the response for a damaged offset: the error code, or a corrupt batch if the code was ignored."""
-        is_old = self._at.version in corrupt_fetch.OLD_VERSIONS
-        if not is_old or self._at.connection.complaints.is_heard(where, offset):
+        is_old = self._request.version in corrupt_fetch.OLD_VERSIONS
+        if not is_old or self._request.connection.complaints.is_heard(where, offset):
             return answer
         ends = partition.high_watermark, partition.last_stable_offset, partition.log_start_offset
         return wire.FetchAnswer(where.partition, 0, *ends, corrupt_fetch.batch(offset), answer.aborted_transactions)
@@ -453,7 +453,7 @@ class _DelayedFetch(LateAnswer):
         for where, answer in collected:
             topics.setdefault(where.topic, []).append(answer)
         return wire.encode_response(
-            self._at.version,
+            self._request.version,
             throttle_time_ms=0,
             error_code=0,
             session_id=0 if session is None else session.id,
