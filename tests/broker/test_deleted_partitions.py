@@ -18,6 +18,7 @@ from logmark.broker.server import Broker
 from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.log.appender import Appender
+from logmark.log.durability_waiters import DurabilityWaiters
 from logmark.log.flush_state import FlushState
 from logmark.log.flusher import Flusher
 from logmark.log.folder import PartitionFolder
@@ -30,15 +31,14 @@ from logmark.log.reader import Reader
 from logmark.log.segment import Segment
 from logmark.log.segment_deletion import SegmentDeleter
 from logmark.log.segments import Segments
-from logmark.log.waiters import Waiters
 from logmark.log.write_recovery import WriteRecovery
 from tests.broker.test_long_requests import Client, client_of, wait_for
 from tests.hostile.test_memory_of_clients import asks_fetch, connection_to
 from tests.log.directory_driver import NOW_MS, PRODUCER_ID, batch
 
 PARTS = {
-    Partition, LogState, PartitionFolder, FlushState, HighWatermark, Waiters, Reader, Appender, SegmentDeleter,
-    LogToClean, WriteRecovery, Segments, Segment, Producers,
+    Partition, LogState, PartitionFolder, FlushState, HighWatermark, DurabilityWaiters, Reader, Appender,
+    SegmentDeleter, LogToClean, WriteRecovery, Segments, Segment, Producers,
 }  # fmt: skip
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
 
@@ -139,14 +139,14 @@ def test_a_partition_is_freed_whose_records_fetches_wait_for(tmp_path: Path) -> 
             await create(broker)
             async with connection_to(broker) as (_, writer):
                 writer.write(b"".join(asks_fetch(number, max_wait_ms=600_000) for number in range(10)))
-                await wait_for(lambda: _watchers(broker) == 10, "the fetches never waited")
+                await wait_for(lambda: _listeners(broker) == 10, "the fetches never waited")
 
     run_broker(tmp_path, check)
 
 
-def _watchers(broker: Broker) -> int:
+def _listeners(broker: Broker) -> int:
     partition = broker.logs.partition("t", 0)
-    return 0 if partition is None else len(partition.watchers)
+    return 0 if partition is None else len(partition.change_listeners)
 
 
 def test_a_partition_is_freed_though_a_client_has_not_taken_its_records(tmp_path: Path) -> None:

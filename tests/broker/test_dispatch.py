@@ -7,8 +7,8 @@ import pytest
 
 from logmark.broker.api import fetch as fetch_api
 from logmark.broker.api import produce as produce_api
+from logmark.broker.connection_limit import HEALTH_KEYS
 from logmark.broker.dispatch import Request
-from logmark.broker.limits import HEALTH_KEYS
 from logmark.broker.server import Broker
 from logmark.errors import Malformed
 from logmark.wire import frames, produce
@@ -56,9 +56,9 @@ def test_a_handler_knows_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def watch(handler: Any) -> None:
         handle = handler.handle_frame
 
-        def handle_frame(frame: memoryview, body_at: int, at: Request, **more: Any) -> Any:
-            seen.append((at.principal, at.client_id, at.api.name, at.version))
-            return handle(frame, body_at, at, **more)
+        def handle_frame(frame: memoryview, body_at: int, request: Request, **more: Any) -> Any:
+            seen.append((request.principal, request.client_id, request.api.name, request.version))
+            return handle(frame, body_at, request, **more)
 
         monkeypatch.setattr(handler, "handle_frame", handle_frame)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logmark.broker.api import fetch as fetch_api
-from logmark.broker.pace import STEPS_IN_A_TURN
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN
 from logmark.broker.server import Broker
 from logmark.wire import fetch, frames
 from tests.broker.test_long_requests import PARTITIONS, Client, TurnCounter, client_of, serve
@@ -35,7 +35,7 @@ async def receive_records(client: Client) -> dict[int, int]:
 def watchers_of(broker: Broker) -> int:
     partition = broker.logs.partition("wide", 0)
     assert partition is not None
-    return len(partition.watchers)
+    return len(partition.change_listeners)
 
 
 async def wait_for(is_true: Any) -> None:

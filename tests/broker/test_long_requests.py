@@ -37,10 +37,10 @@ from logmark.broker.api import (
 )
 from logmark.broker.api import produce as produce_api
 from logmark.broker.config import BrokerConfig
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN
 from logmark.broker.group_runtime import DELETED_AT_ONCE
 from logmark.broker.internal_partition import PartitionLog
 from logmark.broker.loops import new_event_loop
-from logmark.broker.pace import STEPS_IN_A_TURN
 from logmark.broker.server import Broker
 from logmark.coordination import runtime
 from logmark.coordination.group import GroupListing

@@ -345,8 +345,10 @@ def test_a_repeated_timer_is_named_by_what_it_calls(watchdog: LoopWatchdog, fake
 
 
 def test_a_callback_of_an_api_has_the_name_of_the_api() -> None:
-    assert "Fetch" == describe_work(fetch._Fetch._look_again)
-    assert "Fetch" == describe_work(functools.partial(fetch._Fetch._look_again, None, False))  # type: ignore[call-arg]
+    assert "Fetch" == describe_work(fetch._DelayedFetch._look_again)
+    assert "Fetch" == describe_work(
+        functools.partial(fetch._DelayedFetch._look_again, None, False)  # type: ignore[call-arg]
+    )
 
 
 def test_a_watchdog_that_stops_leaves_the_loop_and_the_collector_as_they_were(watchdog: LoopWatchdog) -> None:

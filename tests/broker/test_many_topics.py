@@ -24,9 +24,9 @@ from logmark.broker.api import (
     offset_commit,
     offset_fetch,
 )
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN
 from logmark.broker.group_runtime import DELETED_AT_ONCE
 from logmark.broker.logs import NewTopic, Topic
-from logmark.broker.pace import STEPS_IN_A_TURN
 from logmark.coordination.group_coordinator import GroupCoordinator
 from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode, Refused

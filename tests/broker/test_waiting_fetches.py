@@ -10,7 +10,7 @@ import pytest
 
 from logmark.broker.answers import Answer, LateAnswer
 from logmark.broker.api import fetch as fetch_api
-from logmark.broker.pace import ReadTurns
+from logmark.broker.event_loop_turns import ReadTurns
 from logmark.broker.server import Broker
 from logmark.log.partition import Partition
 from logmark.wire import fetch, frames
@@ -65,7 +65,7 @@ async def let_wait(broker: Broker, clients: list[Client], partition: int) -> Non
     """Let every client wait for the first record of a partition."""
     for client in clients:
         client.writer.write(fetch_frame(partition))
-    await wait_for(lambda: len(log_of(broker, partition).watchers) == len(clients), "the fetches never waited")
+    await wait_for(lambda: len(log_of(broker, partition).change_listeners) == len(clients), "the fetches never waited")
 
 
 @pytest.mark.parametrize("value", [b"v", b"v" * 100_000], ids=["small", "as a range of its file"])
@@ -78,7 +78,7 @@ def test_a_record_is_read_once_in_a_turn_for_all_who_wait_for_it(
             reads, answers = TurnCounter(), TurnCounter()
             following = asyncio.create_task(follow(turns, reads, answers))
             reads.count(monkeypatch, fetch_api, "_read")
-            answers.count(monkeypatch, fetch_api._Fetch, "complete")
+            answers.count(monkeypatch, fetch_api._DelayedFetch, "complete")
             await client.produce(("wide", [0]), value=value)
             received = [await receive_records(each) for each in clients]
             following.cancel()
@@ -113,7 +113,9 @@ def test_a_fetch_of_another_partition_does_not_stand_behind_those_who_wait_for_o
             assert isinstance(late, LateAnswer) and not late.done()
             while not late.done():
                 await asyncio.sleep(0)
-            assert len(log_of(broker, 0).watchers) >= FETCHES - IN_A_TURN, "it was not answered in the first turn"
+            assert (
+                len(log_of(broker, 0).change_listeners) >= FETCHES - IN_A_TURN
+            ), "it was not answered in the first turn"
 
     serve(tmp_path, check)
 
@@ -124,7 +126,7 @@ def test_fetches_that_come_at_once_are_decoded_in_turns(tmp_path: Path, monkeypa
             turns.count(monkeypatch, fetch, "decode_request")
             asked = [ask(broker, each, 0) for each in clients]
             assert not any(isinstance(each, list) for each in asked)
-            await wait_for(lambda: len(log_of(broker, 0).watchers) == FETCHES, "the fetches never waited")
+            await wait_for(lambda: len(log_of(broker, 0).change_listeners) == FETCHES, "the fetches never waited")
             assert FETCHES == sum(turns.calls.values())
             assert turns.most <= ReadTurns.BYTES_IN_A_TURN // fetch_api.PARTITION_COST < FETCHES
 

@@ -122,9 +122,9 @@ def test_javas_consumer_raises_and_reads_what_lies_behind(damaged: BrokerUnderTe
 
 
 def test_the_batch_for_those_who_did_not_hear_is_taken_for_records_by_nobody() -> None:
-    from logmark.broker import unreadable
+    from logmark.broker import corrupt_fetch
 
-    sent = unreadable.batch(12)
+    sent = corrupt_fetch.batch(12)
 
     assert (12, 12) == (batches.read_header(sent).base_offset, batches.read_header(sent).last_offset)
     assert not batches.crc_is_right(sent, 0, len(sent))

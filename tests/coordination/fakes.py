@@ -9,7 +9,7 @@ from logmark.clock import ManualClock
 from logmark.coordination.internal_log import LogBatch
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log import disk_full
-from logmark.log.waiters import Callback
+from logmark.log.durability_waiters import Callback
 
 Entry = tuple[bytes, bytes | None]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from logmark.broker.event_loop_turns import run_at_once
 from logmark.broker.group_runtime import GroupRuntime
-from logmark.broker.pace import run_at_once
 from logmark.clock import ManualClock
 from logmark.coordination.commands import CommitOffsets, Heartbeat, Join, Joined, OffsetToCommit, Protocol, Sync
 from logmark.coordination.settings import GroupSettings

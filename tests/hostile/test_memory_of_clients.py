@@ -19,7 +19,7 @@ from logmark.broker.answers import Answer, LateAnswer
 from logmark.broker.api import fetch as fetch_api
 from logmark.broker.api import find_coordinator, join_group
 from logmark.broker.config import BrokerConfig
-from logmark.broker.pace import ReadTurns
+from logmark.broker.event_loop_turns import ReadTurns
 from logmark.broker.server import Broker as RealBroker
 from logmark.coordination.commands import Join
 from logmark.errors import ErrorCode
@@ -358,7 +358,7 @@ def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loo
             for turn in range(1, 50):
                 await asyncio.sleep(0)
                 read_at |= {number: turn for number, at in read_at.items() if not at and late[number].done()}
-                is_waiting_at = is_waiting_at or turn * (len(partition.watchers) == 1)
+                is_waiting_at = is_waiting_at or turn * (len(partition.change_listeners) == 1)
             assert sorted(read_at.values()) == list(read_at.values()) and read_at[0] > 0
             in_turns = Counter(read_at.values())
             assert len(in_turns) >= 3, "all were read in one turn"

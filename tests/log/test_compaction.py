@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logmark.disk.file_system import RealFileSystem
-from logmark.log import compaction_rules, segment_cleaner
-from logmark.log.compaction_rules import Lag, Piece, Source
+from logmark.log import compaction_schedule, segment_cleaner
+from logmark.log.compaction_schedule import CompactionLag, CompactionSegment, Source
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.segment_cleaner import Cleaned, Done, Limits, Plan
 from logmark.log.transactions import Aborted, AbortedTransactions
@@ -267,8 +267,8 @@ def check_indexes(folder: Path, each: Cleaned, data: bytes) -> None:
     assert largest == each.max_timestamp == (times[len(times) - 1][0] if len(times) else -1)
 
 
-LOG = [Piece(0, 100), Piece(10, 100), Piece(20, 100), Piece(30, 100)]
-NO_LAG = Lag(0, 2**63 - 1)
+LOG = [CompactionSegment(0, 100), CompactionSegment(10, 100), CompactionSegment(20, 100), CompactionSegment(30, 100)]
+NO_LAG = CompactionLag(0, 2**63 - 1)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ NO_LAG = Lag(0, 2**63 - 1)
         (0, 25, NO_LAG, (20, 200, 1.0)),
         (0, 20, NO_LAG, (20, 200, 1.0)),
         (0, 5, NO_LAG, (0, 0, 0.0)),
-        (0, 40, Lag(1000, 2**63 - 1), (20, 200, 1.0)),
+        (0, 40, CompactionLag(1000, 2**63 - 1), (20, 200, 1.0)),
         (15, 40, NO_LAG, (30, 200, 200 / 400)),
     ],
     ids=[
@@ -294,18 +294,24 @@ NO_LAG = Lag(0, 2**63 - 1)
         "the segment that holds the checkpoint counts as both",
     ],
 )
-def test_the_dirty_part_of_a_log_is(dirty: int, stable: int, lag: Lag, expected: tuple[int, int, float]) -> None:
-    log = [piece._replace(largest_timestamp=NOW_MS - 5000 + piece.base_offset * 240) for piece in LOG]
+def test_the_dirty_part_of_a_log_is(
+    dirty: int, stable: int, lag: CompactionLag, expected: tuple[int, int, float]
+) -> None:
+    log = [segment._replace(largest_timestamp=NOW_MS - 5000 + segment.base_offset * 240) for segment in LOG]
 
-    found = compaction_rules.due(log, first_dirty_offset=dirty, last_stable_offset=stable, lag=lag, now_ms=NOW_MS)
+    found = compaction_schedule.find_dirty_part(
+        log, first_dirty_offset=dirty, last_stable_offset=stable, lag=lag, now_ms=NOW_MS
+    )
 
     assert expected == (found.end_offset, found.dirty_bytes, found.dirty_ratio)
 
 
 def test_a_log_is_due_when_it_is_dirtier_than_the_ratio_or_has_waited_too_long() -> None:
-    log = [piece._replace(first_timestamp=NOW_MS - 5000) for piece in LOG]
+    log = [segment._replace(first_timestamp=NOW_MS - 5000) for segment in LOG]
     waits, overdue = (
-        compaction_rules.due(log, first_dirty_offset=20, last_stable_offset=40, lag=Lag(0, most_ms), now_ms=NOW_MS)
+        compaction_schedule.find_dirty_part(
+            log, first_dirty_offset=20, last_stable_offset=40, lag=CompactionLag(0, most_ms), now_ms=NOW_MS
+        )
         for most_ms in (5000, 4999)
     )
 
@@ -318,7 +324,7 @@ def test_a_log_is_due_when_it_is_dirtier_than_the_ratio_or_has_waited_too_long()
     ("cleaned_to", "expected"), [(None, 5), (4, 5), (5, 5), (20, 20), (30, 30), (31, 5)]
 )  # fmt: skip
 def test_a_checkpoint_outside_of_the_log_says_nothing(cleaned_to: int | None, expected: int) -> None:
-    assert expected == compaction_rules.first_dirty_offset(cleaned_to, log_start_offset=5, log_end_offset=30)
+    assert expected == compaction_schedule.first_dirty_offset(cleaned_to, log_start_offset=5, log_end_offset=30)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +345,7 @@ def test_segments_become_one_while_they_fit(
     sources: list[tuple[int, int, int, int]], expected: list[list[int]]
 ) -> None:  # fmt: skip
     end = max((source[0] for source in sources), default=0) + 30
-    found = compaction_rules.groups(
+    found = compaction_schedule.group_segments(
         [Source(*source) for source in sources], segment_bytes=100, index_bytes_max=32, end_offset=end
     )
 

@@ -41,7 +41,7 @@ def test_appends_of_one_turn_share_a_sync_and_later_ones_join_the_next(driver: L
     driver.finish(partition)
     driver.files.syncs_done.clear()
     ends: list[int] = []
-    partition.watchers.add(lambda: ends.append(partition.high_watermark))
+    partition.change_listeners.add(lambda: ends.append(partition.high_watermark))
     with driver.files.hold_syncs(WAL_FILES):
         for _ in range(10):
             partition.append(batch(b"x"), now_ms=NOW_MS)
@@ -88,7 +88,7 @@ def test_a_failed_flush_stops_that_log_and_no_other_and_takes_nothing_back(drive
     driver.finish(broken)
     driver.append(broken, b"kept")
     told: list[bool] = []
-    broken.watchers.add(lambda: told.append(broken.failure is not None))
+    broken.change_listeners.add(lambda: told.append(broken.failure is not None))
     driver.files.fail_syncs("broken-0", errno.EIO, times=1)
     driver.finish(broken)
 
@@ -293,7 +293,7 @@ def test_a_kill_fails_those_who_wait(driver: LogDriver) -> None:
 def test_the_high_watermark_never_goes_back(driver: LogDriver) -> None:
     partition = driver.create(config=settings(segment_bytes=300))
     seen = [0]
-    partition.watchers.add(lambda: seen.append(partition.high_watermark))
+    partition.change_listeners.add(lambda: seen.append(partition.high_watermark))
     for _ in range(30):
         for _ in range(3):
             partition.append(batch(b"x" * 20), now_ms=NOW_MS)

@@ -117,7 +117,7 @@ def test_a_wal_that_finds_the_disk_full_stops_the_log_until_it_is_recovered(driv
     partition = driver.create()
     driver.append(partition, b"kept", producer=(PRODUCER_ID, 0, 0))
     told = []
-    partition.watchers.add(lambda: told.append(partition.failure is None))
+    partition.change_listeners.add(lambda: told.append(partition.failure is None))
     driver.finish(partition)
     driver.files.fail_syncs("", errno.ENOSPC)
     for sequence in (1, 2):

@@ -109,7 +109,7 @@ def test_nothing_is_told_that_is_not_in_the_wal(
     logs = [small_entries.create(index=index) for index in range(3)]
     told: list[tuple[int, int]] = []
     for log in logs:
-        log.watchers.add(lambda log=log: told.append((log.high_watermark, small_entries.wal_end(log))))
+        log.change_listeners.add(lambda log=log: told.append((log.high_watermark, small_entries.wal_end(log))))
     for at, size in enumerate(sizes):
         logs[at % 3].append(batch(b"x" * size), now_ms=NOW_MS)
         if at % 7 == 6:

@@ -200,10 +200,10 @@ def test_only_a_few_old_segments_stay_open(driver: LogDriver) -> None:
     assert sum(segment.is_open for segment in partition.segments) <= 10
 
 
-def test_watchers_hear_of_new_records_and_of_the_close(driver: LogDriver) -> None:
+def test_listeners_hear_of_new_records_and_of_the_close(driver: LogDriver) -> None:
     partition = driver.create()
     heard: list[int] = []
-    partition.watchers.add(lambda: heard.append(partition.high_watermark))
+    partition.change_listeners.add(lambda: heard.append(partition.high_watermark))
 
     driver.append(partition, b"x")
     driver.append(partition, b"y")

@@ -3,16 +3,16 @@
 import pytest
 
 from logmark.errors import ErrorCode, Refused
-from logmark.log.retention_rules import Piece, deletable
+from logmark.log.retention_rules import RetentionSegment, count_deletable_segments
 from tests.log.directory_driver import NOW_MS, WAL_FILES, LogDriver, batch, settings, values
 
 DAY_MS = 86_400_000
 
 
-def pieces(*sizes: int, ages_ms: tuple[int, ...] = ()) -> list[Piece]:
+def segments(*sizes: int, ages_ms: tuple[int, ...] = ()) -> list[RetentionSegment]:
     """Segments of ten records each; the last one is active."""
     return [
-        Piece(
+        RetentionSegment(
             base_offset=at * 10,
             next_base_offset=at * 10 + 10,
             size_bytes=size,
@@ -46,8 +46,8 @@ def pieces(*sizes: int, ages_ms: tuple[int, ...] = ()) -> list[Piece]:
 def test_retention_deletes_what_kafka_deletes(
     config: dict[str, object], ages_ms: tuple[int, ...], log_start: int, high_watermark: int, count: int
 ) -> None:
-    found = deletable(
-        pieces(100, 100, 100, ages_ms=ages_ms),
+    found = count_deletable_segments(
+        segments(100, 100, 100, ages_ms=ages_ms),
         settings(**config),
         log_start_offset=log_start,
         high_watermark=high_watermark,
@@ -58,8 +58,8 @@ def test_retention_deletes_what_kafka_deletes(
 
 
 def test_an_empty_active_segment_stays() -> None:
-    found = deletable(
-        pieces(100, 0, ages_ms=(8 * DAY_MS, 8 * DAY_MS)), settings(), log_start_offset=0, high_watermark=99,
+    found = count_deletable_segments(
+        segments(100, 0, ages_ms=(8 * DAY_MS, 8 * DAY_MS)), settings(), log_start_offset=0, high_watermark=99,
         now_ms=NOW_MS,
     )  # fmt: skip
     assert 1 == found
@@ -205,11 +205,11 @@ def test_deleting_records_needs_a_topic_that_deletes(driver: LogDriver) -> None:
     assert ErrorCode.INVALID_TOPIC_EXCEPTION == refused.value.code
 
 
-def test_watchers_hear_of_a_new_log_start(driver: LogDriver) -> None:
+def test_listeners_hear_of_a_new_log_start(driver: LogDriver) -> None:
     partition = driver.create()
     driver.append(partition, b"x", b"y")
     heard: list[int] = []
-    partition.watchers.add(lambda: heard.append(partition.log_start_offset))
+    partition.change_listeners.add(lambda: heard.append(partition.log_start_offset))
 
     partition.delete_records(1)
 

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from logmark.broker.event_loop_turns import run_at_once
 from logmark.broker.group_runtime import GroupRuntime
-from logmark.broker.pace import run_at_once
 from logmark.clock import ManualClock
 from logmark.coordination import group_records
 from logmark.coordination.commands import (

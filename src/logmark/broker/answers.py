@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from logmark.broker.pace import Steps, run_at_once, run_in_turns
+from logmark.broker.event_loop_turns import Steps, run_at_once, run_in_turns
 from logmark.log.file_range import FileRange
 from logmark.wire.messages import Message, encode, encode_response, is_flexible
 from logmark.wire.primitives import write_varint

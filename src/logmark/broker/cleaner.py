@@ -19,7 +19,7 @@ from logmark.clock import Clock
 from logmark.disk.file_system import FileSystem, Lock, RealFileSystem
 from logmark.errors import LogFailed, Malformed
 from logmark.log import segment_cleaner, segment_swap
-from logmark.log.compaction_rules import Due
+from logmark.log.compaction_schedule import DirtyPart
 from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition
 from logmark.log.segment_cleaner import Cleaned, Done, Limits, Plan
@@ -198,10 +198,10 @@ class Cleaner:
             if not await self._clean(*found):
                 refused.add(found[0])
 
-    async def _dirtiest(self, refused: set[Partition]) -> tuple[Partition, Due] | None:
+    async def _dirtiest(self, refused: set[Partition]) -> tuple[Partition, DirtyPart] | None:
         """Return the log that needs cleaning most."""
         now_ms = self._clock.now_ms()
-        best: tuple[Partition, Due] | None = None
+        best: tuple[Partition, DirtyPart] | None = None
         seen = 0
         for topic in self._logs.topics():
             if not topic.settings.is_compacted:
@@ -218,7 +218,7 @@ class Cleaner:
         self._uncleanable = {partition for partition in self._uncleanable if partition.failure is None}
         return best
 
-    async def _clean(self, partition: Partition, part: Due) -> bool:
+    async def _clean(self, partition: Partition, part: DirtyPart) -> bool:
         """Clean one log; return False if the disk refused that."""
         name = f"{partition.topic}-{partition.index}"
         partition.is_being_cleaned = True
@@ -244,7 +244,7 @@ class Cleaner:
     def _note_step(self, name: str) -> None:
         self._last_step = name, self._clock.now_ms()
 
-    async def _clean_log(self, partition: Partition, part: Due, name: str) -> None:
+    async def _clean_log(self, partition: Partition, part: DirtyPart, name: str) -> None:
         loop = asyncio.get_running_loop()
         plan = partition.cleaning_plan(part, now_ms=self._clock.now_ms(), limits=self._limits)
         if partition.cleaned_to is None:

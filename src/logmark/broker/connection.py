@@ -15,9 +15,9 @@ from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from logmark.broker.answers import Buffers, LateAnswer
+from logmark.broker.corrupt_fetch import Complaints
 from logmark.broker.loop_watchdog import NOTED_SECONDS, SENDING
 from logmark.broker.outbox import CHUNK_BYTES, Outbox, drop_bytes, memory_of
-from logmark.broker.unreadable import Complaints
 from logmark.disk.file_system import OpenFile
 from logmark.errors import Malformed
 from logmark.memory import anonymous_memory

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from logmark.broker import api
 from logmark.broker.answers import Answer, Buffers, LateAnswer, LateReply, LongWork
-from logmark.broker.limits import HEALTH_KEYS, TOO_MANY
+from logmark.broker.connection_limit import HEALTH_KEYS, TOO_MANY
 from logmark.broker.loop_watchdog import TimedCoroutine
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.wire import fast_requests, frames, messages

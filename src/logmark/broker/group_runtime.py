@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator, Sequence, Set
 
-from logmark.broker.pace import STEPS_IN_A_TURN, Steps
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Steps
 from logmark.clock import Clock
 from logmark.coordination.facts import Fact, GroupOutcome
 from logmark.coordination.group_coordinator import GroupCoordinator

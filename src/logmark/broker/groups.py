@@ -5,9 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from logmark.broker.event_loop_turns import Pace, run_in_turns
 from logmark.broker.group_runtime import GroupRuntime
 from logmark.broker.internal_partition import PartitionLog
-from logmark.broker.pace import Pace, run_in_turns
 from logmark.coordination.commands import (
     CommitOffsets,
     DeleteOffsets,

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from logmark import __version__
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 
 if TYPE_CHECKING:
     from logmark.broker.server import Broker

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from logmark.broker.catalog_changes import CatalogChanges
 from logmark.broker.config import BrokerConfig
-from logmark.broker.pace import Pace, decide_each
+from logmark.broker.event_loop_turns import Pace, decide_each
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 
+from logmark.broker.event_loop_turns import Pace
 from logmark.broker.logs import Logs
 from logmark.broker.memory_budget import MemoryBudget
-from logmark.broker.pace import Pace
 from logmark.clock import Clock
 from logmark.log.partition import Partition
 

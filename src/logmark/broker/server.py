@@ -14,22 +14,22 @@ from typing import NamedTuple
 from logmark.broker.cleaner import Cleaner
 from logmark.broker.config import BrokerConfig
 from logmark.broker.connection import Connection
+from logmark.broker.connection_limit import ConnectionLimit, HealthReserve, read_overrides
 from logmark.broker.disk_probe import DiskProbe
 from logmark.broker.dispatch import Dispatcher
 from logmark.broker.event_limit import EventLimit
+from logmark.broker.event_loop_turns import ReadTurns
 from logmark.broker.faults import Faults
+from logmark.broker.fetch_sessions import FetchSessions
 from logmark.broker.groups import Groups
 from logmark.broker.health import RecentFailures
-from logmark.broker.limits import ConnectionLimit, HealthReserve, read_overrides
 from logmark.broker.liveness import Liveness
 from logmark.broker.logs import Logs
 from logmark.broker.loop_watchdog import SENDING, LoopWatchdog
 from logmark.broker.memory_budget import MemoryBudget, default_bytes_max
 from logmark.broker.outbox import CHUNK_BYTES, limit_unsent_bytes
-from logmark.broker.pace import ReadTurns
 from logmark.broker.producer_limit import PRODUCER_BYTES, ProducerLimit
 from logmark.broker.recovery import recover
-from logmark.broker.sessions import FetchSessions
 from logmark.broker.timers import Timers
 from logmark.clock import Clock, SystemClock
 from logmark.disk.descriptors import connections_max, descriptor_limit, files_max

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from logmark.errors import LogFailed
+from logmark.log.durability_waiters import Callback, DurabilityWaiters
 from logmark.log.log_state import LogState
 from logmark.log.segment import Segment
-from logmark.log.waiters import Callback, Waiters
 
 
 class CommitPoint(NamedTuple):
@@ -31,7 +31,7 @@ class HighWatermark:
     def __init__(self, state: LogState, loop: asyncio.AbstractEventLoop) -> None:
         self._state = state
         self._loop = loop
-        self._waiters = Waiters(loop)
+        self._waiters = DurabilityWaiters(loop)
         # The segments that were written to since the last commit point.
         self._uncommitted: list[Segment] = []
 
@@ -78,8 +78,8 @@ class HighWatermark:
         state.producers.undecided.show(end)
         if self._waiters:
             self._waiters.release(end)
-        if state.watchers:
-            state.notify_watchers()
+        if state.change_listeners:
+            state.notify_change_listeners()
 
     # Waiting
 

@@ -10,7 +10,7 @@ Every field of `LogState` has one writer:
     high_watermark                  `HighWatermark`
     log_start_offset, epochs        `SegmentDeleter`
     status, failure                 the methods `fail`, `mark_suspect`, `resume` and `close` below
-    watchers                        waiting fetches, through `Partition.watchers`
+    change_listeners                waiting fetches, through `Partition.change_listeners`
 
 Beside these, `Partition.create` and `Partition.load` set the offsets, producers and segments of a log as a whole. Only
 the event loop writes the state; the thread that loads a log for a recovery reads its folder and its epochs.
@@ -64,9 +64,9 @@ class LogState:
     """The state of one partition's log."""
 
     __slots__ = (
-        "_on_stop", "epochs", "failure", "folder", "has_aborted", "high_watermark", "index", "key",
+        "_on_stop", "change_listeners", "epochs", "failure", "folder", "has_aborted", "high_watermark", "index", "key",
         "log_end_offset", "log_start_offset", "name", "producers", "segments", "settings", "shown_bytes", "status",
-        "topic", "topic_id", "watchers",
+        "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +99,7 @@ class LogState:
         self.status = LogStatus.OPEN
         # Why the log takes no records; None exactly while it is open.
         self.failure: LogFailed | None = None
-        self.watchers: set[Callable[[], None]] = set()
+        self.change_listeners: set[Callable[[], None]] = set()
         self._on_stop = on_stop
 
     def load(self, log_start_offset: int, log_end_offset: int) -> None:
@@ -116,10 +116,10 @@ class LogState:
             return self.high_watermark
         return max(first, self.log_start_offset)
 
-    def notify_watchers(self) -> None:
-        """Call all watchers of the log."""
-        for watcher in tuple(self.watchers):
-            watcher()
+    def notify_change_listeners(self) -> None:
+        """Call everybody who waits for a change: more visible records, another log start, a failure or the end."""
+        for listener in tuple(self.change_listeners):
+            listener()
 
     # Status
 

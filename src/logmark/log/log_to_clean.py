@@ -1,6 +1,7 @@
 """A partition's log as the log cleaner sees it: what is dirty, the plan of a cleaning, and its result taken over.
 
-`compaction` has the rules, `cleaning` rewrites segments in another process and `swap` renames their files.
+`compaction_schedule` says what is due, `segment_cleaner` rewrites segments in another process and `segment_swap`
+renames their files.
 """
 
 import asyncio
@@ -9,8 +10,8 @@ from functools import partial
 
 from logmark.disk.file_system import FileSystem
 from logmark.errors import LogFailed, Malformed
-from logmark.log import compaction_rules
-from logmark.log.compaction_rules import Due, Lag
+from logmark.log import compaction_schedule
+from logmark.log.compaction_schedule import CompactionLag, CompactionSegment, DirtyPart
 from logmark.log.flush_state import FlushState
 from logmark.log.flusher import Flush
 from logmark.log.high_watermark import HighWatermark
@@ -57,15 +58,15 @@ class LogToClean:
         # The last change of each swap that a flush has still to make, and the future that waits for it.
         self._swaps: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
 
-    def dirty_part(self, now_ms: int) -> Due | None:
+    def dirty_part(self, now_ms: int) -> DirtyPart | None:
         """Return the part of the log that compaction could clean, or None if there is none to look at."""
         state, settings = self._state, self._state.settings
         if not settings.is_compacted or state.failure is not None or self.is_being_cleaned or len(self._segments) < 2:
             return None
-        lag = Lag(settings.compaction_lag_min_ms, settings.compaction_lag_max_ms)
-        return compaction_rules.due(
-            [self._piece(segment, lag) for segment in self._segments],
-            first_dirty_offset=compaction_rules.first_dirty_offset(
+        lag = CompactionLag(settings.compaction_lag_min_ms, settings.compaction_lag_max_ms)
+        return compaction_schedule.find_dirty_part(
+            [self._describe_segment(segment, lag) for segment in self._segments],
+            first_dirty_offset=compaction_schedule.first_dirty_offset(
                 self.cleaned_to, log_start_offset=state.log_start_offset, log_end_offset=state.log_end_offset
             ),
             last_stable_offset=state.last_stable_offset,
@@ -73,15 +74,15 @@ class LogToClean:
             now_ms=now_ms,
         )
 
-    def _piece(self, segment: Segment, lag: Lag) -> compaction_rules.Piece:
+    def _describe_segment(self, segment: Segment, lag: CompactionLag) -> CompactionSegment:
         largest = first = -1
         if segment is not self._segments.active and (lag.least_ms > 0 or lag.most_ms < LONG_MAX):
             if segment.load_timestamps() or segment.first_timestamp < 0:
                 self._segments.use(segment)
             largest, first = segment.max_timestamp, segment.first_batch_timestamp()
-        return compaction_rules.Piece(segment.base_offset, segment.size, largest, first)
+        return CompactionSegment(segment.base_offset, segment.size, largest, first)
 
-    def cleaning_plan(self, part: Due, *, now_ms: int, limits: Limits) -> Plan:
+    def cleaning_plan(self, part: DirtyPart, *, now_ms: int, limits: Limits) -> Plan:
         """Return what a cleaning of that part needs to know; raises Malformed if the log is damaged there."""
         state, settings = self._state, self._state.settings
         sources = [segment for segment in self._segments if segment.base_offset < part.end_offset]

@@ -1,12 +1,12 @@
 """One partition's log: its public interface, and the parts that it is made of.
 
-    state             what the parts share: identity, offsets, status
+    log_state         what the parts share: identity, offsets, status
     folder            the folder, the topic id and the leader epochs
     appender          append, roll
     high_watermark    what is durable and visible, and who waits for it
     flush_state       what the next flush syncs and changes, the recovery point
     reader            reads, aborted transactions, offsets by time
-    deletion          the log start, deleted segments
+    segment_deletion  the log start, deleted segments
     log_to_clean      compaction's side
     write_recovery    after a full disk or a failed flush
 
@@ -22,7 +22,7 @@ from logmark.disk.file_system import FileSystem
 from logmark.errors import LogFailed, Malformed
 from logmark.log.appender import Appended, Appender
 from logmark.log.checkpoints import Condition, ListedContent, ListedSegment, checksum_head
-from logmark.log.compaction_rules import Due
+from logmark.log.compaction_schedule import DirtyPart
 from logmark.log.damage import Damage
 from logmark.log.flush_state import FlushState
 from logmark.log.flusher import Flush
@@ -108,7 +108,7 @@ class Partition:
         self.topic_id = topic_id
         self.key = state.key
         self.name = state.name
-        self.watchers = state.watchers
+        self.change_listeners = state.change_listeners
         # The segments by base offset, when the log is closed; None if they could not be listed.
         self.listed_segments: Mapping[int, ListedSegment] | None = None
 
@@ -375,7 +375,7 @@ class Partition:
         self._high_watermark.fail(failure)
         # Of its own: a waiter that is woken adds its frames to it, and so the partition, which would keep it.
         self._log_to_clean.fail(LogFailed(str(failure)))
-        self._state.notify_watchers()
+        self._state.notify_change_listeners()
         self._recovery.note_failure(error)
 
     # Reading
@@ -515,11 +515,11 @@ class Partition:
     def is_being_cleaned(self, is_being_cleaned: bool) -> None:
         self._log_to_clean.is_being_cleaned = is_being_cleaned
 
-    def dirty_part(self, now_ms: int) -> Due | None:
+    def dirty_part(self, now_ms: int) -> DirtyPart | None:
         """Return the part of the log that compaction could clean, or None if there is none to look at."""
         return self._log_to_clean.dirty_part(now_ms)
 
-    def cleaning_plan(self, part: Due, *, now_ms: int, limits: Limits) -> Plan:
+    def cleaning_plan(self, part: DirtyPart, *, now_ms: int, limits: Limits) -> Plan:
         """Return what a cleaning of that part needs to know; raises Malformed if the log is damaged there."""
         return self._log_to_clean.cleaning_plan(part, now_ms=now_ms, limits=limits)
 

@@ -1,7 +1,7 @@
 """One segment: a file of batches back to back, two sparse indexes that point into it, and what was aborted in it.
 
-Here are its files: how they are named, appended to, indexed, replaced and deleted. `lookup` finds batches in them, and
-`damage` finds the way past what is broken.
+Here are its files: how they are named, appended to, indexed, replaced and deleted. `segment_lookup` finds batches in
+them, and `damage` finds the way past what is broken.
 """
 
 import errno

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple, TextIO
 
 from logmark.disk.file_system import File, FileSystem, RealFileSystem
 from logmark.errors import Malformed
-from logmark.log import compaction_rules, transactions
-from logmark.log.compaction_rules import BatchRetention, Source, TransactionsPassed
+from logmark.log import compaction_schedule, transactions
+from logmark.log.compaction_schedule import Source
 from logmark.log.index import OffsetIndex, TimeIndex
+from logmark.log.transaction_retention import BatchRetention, TransactionRetention
 from logmark.log.transactions import Aborted
 from logmark.wire import batches
 from logmark.wire.columns import HEADER_BYTES, index_batches
@@ -146,16 +147,16 @@ class _Cleaning:
             horizon_ms=plan.now_ms + plan.delete_retention_ms,
             decompressed_bytes_max=plan.limits.decompressed_bytes_max,
         )
-        passed = TransactionsPassed(plan.aborted)
+        transaction_retention = TransactionRetention(plan.aborted)
         sources = [self._source(base, size) for base, size in zip(plan.bases, plan.sizes, strict=True)]
-        grouped = compaction_rules.groups(
+        grouped = compaction_schedule.group_segments(
             [source for source in sources if source.base_offset < cleaned_to],
             segment_bytes=plan.segment_bytes,
             index_bytes_max=plan.index_bytes_max,
             end_offset=plan.end_offset,
         )
         for group in grouped:
-            yield self._clean_group(group, compaction, passed)
+            yield self._clean_group(group, compaction, transaction_retention)
         yield Done(
             cleaned_to=cleaned_to,
             keys=len(self._keys),
@@ -181,11 +182,11 @@ class _Cleaning:
     def _map_keys(self) -> int:
         """Map the dirty part, or as much as memory allows, and return the first offset that is not mapped."""
         plan = self._plan
-        passed = TransactionsPassed(plan.aborted)
+        transaction_retention = TransactionRetention(plan.aborted)
         first = max(0, sum(1 for base in plan.bases if base <= plan.first_dirty_offset) - 1)
         ends = [*plan.bases[1:], plan.end_offset]
         for base, size, end in list(zip(plan.bases, plan.sizes, ends, strict=True))[first:]:
-            last_offset = self._map_segment(base, size, passed)
+            last_offset = self._map_segment(base, size, transaction_retention)
             if self._keys.is_full and last_offset is not None:
                 return max(plan.first_dirty_offset, last_offset + 1)
             # Offsets that are missing at a segment's end are mapped too: there is nothing to find.
@@ -193,13 +194,13 @@ class _Cleaning:
                 return end
         return plan.end_offset
 
-    def _map_segment(self, base: int, size: int, passed: TransactionsPassed) -> int | None:
+    def _map_segment(self, base: int, size: int, transaction_retention: TransactionRetention) -> int | None:
         """Add the keys of a segment; if the map is full before its end, return the last offset mapped."""
         plan, keys = self._plan, self._keys
         last_offset = base - 1
         with _Batches(self._files, path_of(plan.folder, base, LOG), size, plan.limits.read_bytes) as source:
             while source.has_more:
-                retention = _decide_retention(passed, source)
+                retention = _decide_retention(transaction_retention, source)
                 if retention is not None and (retention.is_aborted or source.is_control):
                     last_offset = source.skip()
                     continue
@@ -218,14 +219,16 @@ class _Cleaning:
 
     # What stays
 
-    def _clean_group(self, group: list[Source], compaction: CompactionFilter, passed: TransactionsPassed) -> Cleaned:
+    def _clean_group(
+        self, group: list[Source], compaction: CompactionFilter, transaction_retention: TransactionRetention
+    ) -> Cleaned:
         plan = self._plan
         output = _Output(plan, group[0].base_offset, self._files)
         try:
             output.empty()
             for member in group:
-                self._clean_segment(member, compaction, passed, output)
-            cleaned = output.finish([member.base_offset for member in group], passed.take_needed())
+                self._clean_segment(member, compaction, transaction_retention, output)
+            cleaned = output.finish([member.base_offset for member in group], transaction_retention.take_needed())
         except BaseException:
             # Half an output on a full disk would only keep it full.
             output.discard()
@@ -236,14 +239,18 @@ class _Cleaning:
         return cleaned
 
     def _clean_segment(
-        self, member: Source, compaction: CompactionFilter, passed: TransactionsPassed, output: "_Output"
+        self,
+        member: Source,
+        compaction: CompactionFilter,
+        transaction_retention: TransactionRetention,
+        output: "_Output",
     ) -> None:
         plan = self._plan
         self._bytes_read += member.size_bytes
         path = path_of(plan.folder, member.base_offset, LOG)
         with _Batches(self._files, path, member.size_bytes, plan.limits.read_bytes) as source:
             while source.has_more:
-                retention = _decide_retention(passed, source)
+                retention = _decide_retention(transaction_retention, source)
                 if retention is None:
                     at = compaction.run(source.data, source.at)
                 else:
@@ -254,13 +261,13 @@ class _Cleaning:
         output.write(compaction.out)
 
 
-def _decide_retention(passed: TransactionsPassed, source: "_Batches") -> BatchRetention | None:
+def _decide_retention(transaction_retention: TransactionRetention, source: "_Batches") -> BatchRetention | None:
     """Decide on the next batch if it is of a transaction; return None if it is not, as maybe those behind it."""
     if not source.is_of_transaction:
         return None
     header = source.header()
     marker = transactions.read_marker(source.data, source.at) if header.is_control else None
-    return passed.decide_retention(header, marker)
+    return transaction_retention.decide_retention(header, marker)
 
 
 class _Batches:

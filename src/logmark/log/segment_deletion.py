@@ -1,7 +1,7 @@
 """Deleting the oldest records of a partition: the log start, segments that retention gives up, and their files.
 
-`retention` has the rules that say which segments go. A deleted segment is out of the log at once. Its files are renamed
-to `.deleted` after the next flush and removed after file.delete.delay.ms, as in Kafka.
+`retention_rules` says which segments go. A deleted segment is out of the log at once. Its files are renamed to
+`.deleted` after the next flush and removed after file.delete.delay.ms, as in Kafka.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from logmark.log.folder import PartitionFolder
 from logmark.log.high_watermark import HighWatermark
 from logmark.log.log_state import LogState
 from logmark.log.reader import Reader
+from logmark.log.retention_rules import RetentionSegment
 from logmark.log.segment import Segment
 from logmark.names import INTERNAL_TOPICS
 
@@ -79,7 +80,7 @@ class SegmentDeleter:
         if state.epochs.begin_at(offset) and self._segments:
             self._flush_state.add_changes(self._folder.epochs_writer())
             self._flush_state.request()
-        state.notify_watchers()
+        state.notify_change_listeners()
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete old segments by the topic's settings and return their number; stop the log if the disk fails that.
@@ -90,8 +91,8 @@ class SegmentDeleter:
         if not self._segments or state.failure is not None:
             return 0
         try:
-            count = retention_rules.deletable(
-                [self._piece(at, segment) for at, segment in enumerate(self._segments)],
+            count = retention_rules.count_deletable_segments(
+                [self._describe_segment(at, segment) for at, segment in enumerate(self._segments)],
                 state.settings,
                 log_start_offset=state.log_start_offset,
                 high_watermark=state.high_watermark,
@@ -105,11 +106,11 @@ class SegmentDeleter:
                 state.fail(error)
             return 0
 
-    def _piece(self, at: int, segment: Segment) -> retention_rules.Piece:
+    def _describe_segment(self, at: int, segment: Segment) -> RetentionSegment:
         if segment.load_timestamps():
             self._segments.use(segment)
         is_active = segment is self._segments.active
-        return retention_rules.Piece(
+        return RetentionSegment(
             base_offset=segment.base_offset,
             next_base_offset=self._state.log_end_offset if is_active else self._segments[at + 1].base_offset,
             size_bytes=segment.size,

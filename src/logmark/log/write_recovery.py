@@ -175,4 +175,4 @@ class WriteRecovery:
         state.resume()
         self._flush_state.request()
         logger.warning("%s takes records again, from offset %d on", state.name, state.log_end_offset)
-        state.notify_watchers()
+        state.notify_change_listeners()

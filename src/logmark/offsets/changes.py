@@ -18,7 +18,7 @@ def undo_change(
     force: bool = False,
     reason: str = "",
     journal: Journal | None = None,
-    patience: WatchTimeouts | None = None,
+    timeouts: WatchTimeouts | None = None,
 ) -> AppliedReset | None:
     """Undo a change, by default this user's last one; return None if there was nothing left to undo.
 
@@ -29,7 +29,7 @@ def undo_change(
     journal = journal or open_journal(client)
     change = select_change(list_changes(client, journal=journal), id)
     if change.subject == CHECKPOINT:
-        now_ms = (patience or WatchTimeouts()).clock.now_ms()
+        now_ms = (timeouts or WatchTimeouts()).clock.now_ms()
         done = undo_rewind(client, journal, change, force=force, reason=reason, now_ms=now_ms)
         return None if done is None else AppliedReset(plan=done[0].plan, change=done[1])
     plan = plan_undo(client, change, force=force)
@@ -37,7 +37,7 @@ def undo_change(
         mark_undone(journal, change)
         return None
     return apply_plan(
-        client, plan, journal=journal, reason=reason, patience=patience, agree=_accept if force else reject_changed_plan
+        client, plan, journal=journal, reason=reason, timeouts=timeouts, agree=_accept if force else reject_changed_plan
     )
 
 
@@ -47,7 +47,7 @@ def finish_change(
     *,
     force: bool = False,
     journal: Journal | None = None,
-    patience: WatchTimeouts | None = None,
+    timeouts: WatchTimeouts | None = None,
 ) -> AppliedReset | None:
     """Finish a pending change; return None if nothing was left to do, and for a change of a checkpoint."""
     journal = journal or open_journal(client)
@@ -61,7 +61,7 @@ def finish_change(
         journal.set_state(change.id, "done")
         return None
     agree = _accept if force else reject_changed_plan
-    return apply_plan(client, plan, journal=journal, patience=patience, pending=change, agree=agree)
+    return apply_plan(client, plan, journal=journal, timeouts=timeouts, pending=change, agree=agree)
 
 
 def _accept(plan: ResetPlan) -> None:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What compaction keeps of record batches: the newest record of every key, and what producers and readers rely on.
+"""Which records compaction keeps: the newest one of every key, and what producers and readers rely on.
 
 Compiled like `columns`, whose walk over records it uses; it also runs uncompiled, slowly and with the same results.
 """

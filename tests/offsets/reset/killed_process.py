@@ -32,10 +32,10 @@ def change(servers: str, group: str, topic: str, journal: Path, kind: str, step:
         kept = FileJournal(journal)
         _stop_at(step, kept, client)
         if kind == "undo":
-            undo_change(client, journal=kept, patience=AT_ONCE)
+            undo_change(client, journal=kept, timeouts=AT_ONCE)
             return
         plan = _plan(client, group, topic, kind)
-        apply_plan(client, plan, journal=kept, patience=AT_ONCE)
+        apply_plan(client, plan, journal=kept, timeouts=AT_ONCE)
 
 
 def _plan(client: Client, group: str, topic: str, kind: str) -> ResetPlan:

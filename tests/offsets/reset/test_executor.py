@@ -48,8 +48,8 @@ class ResetDriver:
         return plan_reset(self.client, self.group, {self.topic: None}, target)
 
     def apply(self, plan: ResetPlan, **more: object) -> AppliedReset:
-        patience = WatchTimeouts(monotonic=lambda: sum(self.slept), sleep=self._sleep)
-        return apply_plan(self.client, plan, journal=self.journal, patience=patience, **more)  # type: ignore[arg-type]
+        timeouts = WatchTimeouts(monotonic=lambda: sum(self.slept), sleep=self._sleep)
+        return apply_plan(self.client, plan, journal=self.journal, timeouts=timeouts, **more)  # type: ignore[arg-type]
 
     def states(self) -> list[str]:
         return [one.state for one in self.journal.changes()]
@@ -161,7 +161,7 @@ def test_two_people_who_move_a_group_at_once_do_not_fight(our_driver: ResetDrive
         if step == 1:
             apply_plan(
                 driver.client, theirs, journal=driver.journal, who=Author("bob", "shop"),
-                patience=WatchTimeouts(watch_s=0, quiet_watch_s=0), agree=lambda _: None,
+                timeouts=WatchTimeouts(watch_s=0, quiet_watch_s=0), agree=lambda _: None,
             )  # fmt: skip
 
     driver.meanwhile = other

@@ -219,15 +219,15 @@ class TestAGroupThatMovesMeanwhile:
 
     def test_an_absolute_plan_keeps_its_offset_and_counts_again(self) -> None:
         now = {CLICKS: Committed(offset=900, metadata="new")}
-        fresh = self.plan(ToOffset(500)).where(now)
+        fresh = self.plan(ToOffset(500)).rebase_on(now)
 
         assert (400, Committed(offset=500, metadata="new")) == (fresh.read_again, fresh.moves[0].after)
         assert self.plan(ToOffset(500)).only_forward(now)
 
     def test_a_relative_plan_goes_along(self) -> None:
         now = {CLICKS: Committed(offset=900)}
-        assert [890] == [move.to for move in self.plan(ShiftBy(-10)).where(now).moves]
-        assert [900] == [move.to for move in self.plan(ToCurrent()).where(now).moves]
+        assert [890] == [move.to for move in self.plan(ShiftBy(-10)).rebase_on(now).moves]
+        assert [900] == [move.to for move in self.plan(ToCurrent()).rebase_on(now).moves]
 
     def test_going_back_and_vanishing_is_no_moving_forward(self) -> None:
         assert not self.plan(ToOffset(500)).only_forward({CLICKS: Committed(offset=849)})
@@ -236,4 +236,4 @@ class TestAGroupThatMovesMeanwhile:
     def test_an_exact_offset_stays_exact(self) -> None:
         there = Committed(offset=500, leader_epoch=3, metadata="theirs")
         plan = self.plan(ToOffsets({CLICKS: there}, "a file", is_exact=True))
-        assert [there] == [move.after for move in plan.where({CLICKS: Committed(offset=900)}).moves]
+        assert [there] == [move.after for move in plan.rebase_on({CLICKS: Committed(offset=900)}).moves]

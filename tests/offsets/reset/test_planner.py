@@ -21,7 +21,7 @@ NOON = 1_709_640_000_000
 
 def apply_now(client: Client, plan: ResetPlan) -> AppliedReset:
     """Applies a plan and reads it back once: nobody else is in these groups."""
-    return apply_plan(client, plan, patience=WatchTimeouts(watch_s=0, quiet_watch_s=0))
+    return apply_plan(client, plan, timeouts=WatchTimeouts(watch_s=0, quiet_watch_s=0))
 
 
 @pytest.fixture

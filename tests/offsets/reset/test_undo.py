@@ -59,10 +59,10 @@ class UndoDriver:
         return self.apply(plan)
 
     def apply(self, plan: ResetPlan) -> AppliedReset:
-        return apply_plan(self.client, plan, journal=self.journal, patience=AT_ONCE)
+        return apply_plan(self.client, plan, journal=self.journal, timeouts=AT_ONCE)
 
     def undo(self, id: str | None = None, *, force: bool = False) -> AppliedReset | None:
-        return undo_change(self.client, id, journal=self.journal, patience=AT_ONCE, force=force)
+        return undo_change(self.client, id, journal=self.journal, timeouts=AT_ONCE, force=force)
 
     def states(self) -> list[str]:
         return [one.state for one in self.journal.changes()]
@@ -305,7 +305,7 @@ class TestKilled:
             return
         assert "pending" == last.state
         if way_out == "finish":
-            finish_change(driver.client, last.id, journal=driver.journal, patience=AT_ONCE)
+            finish_change(driver.client, last.id, journal=driver.journal, timeouts=AT_ONCE)
             assert (after, "done") == (driver.committed(), driver.journal.changes()[len(earlier)].state)
             assert earlier == [] or "undone" == driver.states()[0]
         else:
@@ -320,11 +320,11 @@ class TestKilled:
         (pending,) = driver.journal.changes()
 
         with pytest.raises(ChangeConflict, match="had committed 7 and has committed 8 now"):
-            finish_change(driver.client, pending.id, journal=driver.journal, patience=AT_ONCE)
-        finish_change(driver.client, pending.id, journal=driver.journal, patience=AT_ONCE, force=True)
+            finish_change(driver.client, pending.id, journal=driver.journal, timeouts=AT_ONCE)
+        finish_change(driver.client, pending.id, journal=driver.journal, timeouts=AT_ONCE, force=True)
         assert 2 == driver.committed()[driver.partitions[0]].offset
         with pytest.raises(UserError, match="is done and not pending"):
-            finish_change(driver.client, pending.id, journal=driver.journal, patience=AT_ONCE)
+            finish_change(driver.client, pending.id, journal=driver.journal, timeouts=AT_ONCE)
 
     def die(self, driver: UndoDriver, kind: str, step: str) -> None:
         context = multiprocessing.get_context("forkserver")

@@ -23,7 +23,7 @@ from logmark.spark.source.position import (
     Offsets,
     Position,
     compare_with_group,
-    start_position,
+    first_position,
 )
 from logmark.spark.tables.modes import REPLACE, Rules
 from logmark.spark.tables.table import read_batch
@@ -118,7 +118,7 @@ class FakeQueries:
             partitions = [TopicPartition(self._numbers.topic, number) for number in (0, 1)]
             starts = {partition: found[partition].offset if partition in found else 0 for partition in partitions}
             query = f"{version.group}-{now_ms}-{version.number}"
-            return start_position(group=version.group, query=query, now_ms=now_ms, found=found, starts=starts)
+            return first_position(group=version.group, query=query, now_ms=now_ms, found=found, starts=starts)
         if position.group != version.group:
             assert position.group == version.group_before, "a checkpoint of a third group"
             return position.adopt_into(version.group, found, now_ms=now_ms)

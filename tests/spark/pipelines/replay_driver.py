@@ -8,7 +8,7 @@ from pathlib import Path
 from logmark.offsets.reset.targets import ToEarliest
 from logmark.spark import session
 from logmark.spark.pipelines.replay.plan import plan_version
-from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayRunner, start_replay
+from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayRunner, save_planned_replay
 from logmark.spark.pipelines.replay.state import ReplayKind, ReplayStep, load_state
 from tests.harness.sparks import quick_java
 from tests.spark.pipelines.number_pipelines import DeclaredPipelines
@@ -27,7 +27,7 @@ def main(kind: str, name: str, servers: str, topic: str, alerts: str, folder: st
 
     with job.home.replaying(), job.connect() as client:
         plan = plan_version(job, client, ToEarliest(), kind=ReplayKind.SWAP, is_stateful=True)
-        state = load_state(job.home) or start_replay(job, client, plan, ReplayOptions())
+        state = load_state(job.home) or save_planned_replay(job, client, plan, ReplayOptions())
         ReplayRunner(job, lambda: spark, client, state, callbacks=ReplayCallbacks(on_step=on_step)).run()
 
 

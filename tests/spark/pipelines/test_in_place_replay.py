@@ -17,7 +17,7 @@ from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.replay import in_place, runner
 from logmark.spark.pipelines.replay.in_place import plan_in_place, replay_in_place
 from logmark.spark.pipelines.replay.plan import choose_kind, plan_version
-from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayRunner, start_replay
+from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayRunner, save_planned_replay
 from logmark.spark.pipelines.replay.state import ReplayKind, load_state
 from logmark.spark.pipelines.replay.targets import ReplayTarget, parse_target
 from tests.harness.brokers import BrokerUnderTest
@@ -160,7 +160,7 @@ def test_what_was_not_sent_before_is_published_while_the_pipeline_runs_on(
     plan = plan_version(job, client, start, stop, kind=kind, is_stateful=False)
     assert {0: 20, 1: 10} == {partition.partition: offset for partition, offset in plan.stops.items()}
     with job.home.replaying():
-        state = start_replay(job, client, plan, ReplayOptions())
+        state = save_planned_replay(job, client, plan, ReplayOptions())
         queries.run_live(job, client)
         callbacks = ReplayCallbacks(say=lambda text: None)
         result = ReplayRunner(job, lambda: None, client, state, callbacks=callbacks).run()  # type: ignore[arg-type, return-value]

@@ -29,8 +29,8 @@ from logmark.spark.pipelines.replay.runner import (
     ReplayRunner,
     abandon_replay,
     rebuild_live_version,
-    start_replay,
-    start_rollback,
+    save_planned_replay,
+    save_planned_rollback,
 )
 from logmark.spark.pipelines.replay.state import ReplayKind, ReplayStep, load_state
 from logmark.spark.pipelines.replay.targets import parse_target
@@ -64,7 +64,7 @@ class ReplayScenario:
 
     def start(self, kind: ReplayKind = ReplayKind.SWAP, **options: bool) -> None:
         plan = plan_version(self.job, self.client, ToEarliest(), kind=kind, is_stateful=True)
-        start_replay(self.job, self.client, plan, ReplayOptions(**options))  # type: ignore[arg-type]
+        save_planned_replay(self.job, self.client, plan, ReplayOptions(**options))  # type: ignore[arg-type]
 
     @contextmanager
     def running(self) -> Iterator[threading.Thread]:
@@ -252,7 +252,7 @@ def test_a_batch_that_was_planned_when_the_driver_died_is_finished_by_the_versio
     else:
         scenario.run_replay()
         scenario.run_live()
-        start_rollback(scenario.job, scenario.client, 1, ReplayOptions())
+        save_planned_rollback(scenario.job, scenario.client, 1, ReplayOptions())
         scenario.run_replay()
 
     scenario.numbers.send(2)
@@ -364,7 +364,7 @@ def test_the_old_version_is_rolled_back_and_the_new_one_again(scenario_on_both: 
     assert 1 == previous_version(scenario.job.home)
 
     for number in (1, 2, 1):
-        start_rollback(scenario.job, scenario.client, number, ReplayOptions())
+        save_planned_rollback(scenario.job, scenario.client, number, ReplayOptions())
         scenario.run_replay()
         scenario.numbers.send(4)
         scenario.run_live()
@@ -388,12 +388,12 @@ def test_what_a_version_made_while_it_was_rolled_back_is_published_though_that_w
     scenario.run_live()
     scenario.numbers.label, scenario.numbers.divisors = "old", [3, 5]
     scenario.numbers.send(6)
-    start_rollback(scenario.job, scenario.client, 1, ReplayOptions())
+    save_planned_rollback(scenario.job, scenario.client, 1, ReplayOptions())
     with suppress(Killed):
         scenario.run_replay(killed_at=step if scenario.to_topic else ReplayStep.FENCED)
     abandon_replay(scenario.job, scenario.client)
 
-    start_rollback(scenario.job, scenario.client, 1, ReplayOptions())
+    save_planned_rollback(scenario.job, scenario.client, 1, ReplayOptions())
     scenario.run_replay()
     scenario.run_live()
 
@@ -412,9 +412,9 @@ def test_a_version_that_was_not_kept_cannot_be_rolled_back(scenario: ReplayScena
     scenario.run_live()
 
     with pytest.raises(UserError, match="was not kept"):
-        start_rollback(scenario.job, scenario.client, 1, ReplayOptions())
+        save_planned_rollback(scenario.job, scenario.client, 1, ReplayOptions())
     with pytest.raises(UserError, match="is live already"):
-        start_rollback(scenario.job, scenario.client, 2, ReplayOptions())
+        save_planned_rollback(scenario.job, scenario.client, 2, ReplayOptions())
     scenario.check(is_new=True)
     assert [2] == [one.number for one in list_versions(scenario.job)]
 
@@ -439,7 +439,7 @@ def test_an_old_version_that_is_not_kept_is_removed_also_by_a_replay_that_is_res
     if not scenario.to_topic:
         assert [2] == [one.number for one in list_table_versions(scenario.numbers.table)]
     with pytest.raises(UserError, match="was not kept"):
-        start_rollback(scenario.job, scenario.client, 1, ReplayOptions())
+        save_planned_rollback(scenario.job, scenario.client, 1, ReplayOptions())
     scenario.check(is_new=True)
 
 
@@ -591,7 +591,7 @@ def test_a_table_without_state_is_rebuilt_as_a_version_on_request(
     kind = choose_kind(job, is_stateful=False, rebuild=True, has_stop=False)
     with job.home.replaying():
         plan = plan_version(job, client, ToEarliest(), kind=kind, is_stateful=False)
-        state = start_replay(job, client, plan, ReplayOptions())
+        state = save_planned_replay(job, client, plan, ReplayOptions())
         ReplayRunner(job, lambda: None, client, state, callbacks=ReplayCallbacks(say=lambda text: None)).run()  # type: ignore[arg-type, return-value]
     numbers.send(4)
     queries.run_live(job, client)

@@ -13,7 +13,7 @@ from logmark.spark.pipelines.replay.runner import (
     ReplayOptions,
     ReplayResult,
     ReplayRunner,
-    start_replay,
+    save_planned_replay,
 )
 from logmark.spark.pipelines.replay.state import ReplayKind
 from tests.harness.brokers import BrokerUnderTest
@@ -35,7 +35,7 @@ def replay(job: Job, spark: "SparkSession") -> ReplayResult:
     """Builds a version from the beginning, and swaps it in."""
     with job.home.replaying(), job.connect() as client:
         plan = plan_version(job, client, ToEarliest(), kind=ReplayKind.SWAP, is_stateful=True)
-        state = start_replay(job, client, plan, ReplayOptions())
+        state = save_planned_replay(job, client, plan, ReplayOptions())
         return ReplayRunner(job, lambda: spark, client, state, callbacks=ReplayCallbacks(say=lambda text: None)).run()
 
 

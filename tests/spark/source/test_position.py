@@ -15,7 +15,7 @@ from logmark.spark.source.position import (
     GroupUnmoved,
     Position,
     compare_with_group,
-    start_position,
+    first_position,
 )
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
@@ -169,8 +169,8 @@ def test_a_partition_that_was_never_read_does_not_tell_of_a_newer_query() -> Non
 def test_a_new_query_is_above_every_generation_that_the_group_shows() -> None:
     marked = {P0: found(5, query="other", generation=5000), P1: found(5)}
 
-    assert 5001 == start_position(group="g", query="me", now_ms=10, found=marked, starts={P0: 5, P1: 5}).generation
-    assert 9000 == start_position(group="g", query="me", now_ms=9000, found=marked, starts={P0: 5, P1: 5}).generation
+    assert 5001 == first_position(group="g", query="me", now_ms=10, found=marked, starts={P0: 5, P1: 5}).generation
+    assert 9000 == first_position(group="g", query="me", now_ms=9000, found=marked, starts={P0: 5, P1: 5}).generation
 
 
 def test_the_json_is_the_same_text_whatever_the_order_of_the_partitions() -> None:

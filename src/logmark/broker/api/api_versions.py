@@ -35,13 +35,13 @@ def _keys(apis: Mapping[int, "Api"]) -> list[schema.ResponseApiVersion]:
     ]
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(message: schema.Request, request: "Request") -> schema.Response:
     """List the APIs and their versions."""
-    if at.version >= 3 and not (
-        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    if request.version >= 3 and not (
+        _SOFTWARE.fullmatch(message.client_software_name) and _SOFTWARE.fullmatch(message.client_software_version)
     ):
         return schema.Response(error_code=ErrorCode.INVALID_REQUEST)
-    return schema.Response(api_keys=_keys(at.broker.dispatcher.apis))
+    return schema.Response(api_keys=_keys(request.broker.dispatcher.apis))
 
 
 def unsupported_version(apis: Mapping[int, "Api"]) -> bytes:

@@ -18,6 +18,6 @@ VERSIONS = range(0, 2)
 ONLY_CLASSIC = "Groups of the newer protocol are not served here: set group.protocol=classic."
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(message: schema.Request, request: "Request") -> schema.Response:
     """Refuse with an error that ends the consumer and names the remedy."""
     return schema.Response(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=ONLY_CLASSIC)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import Buffers, LongBody, LongWork
 from logmark.broker.api.describe_configs import TOPIC_CONFIG_SOURCES
+from logmark.broker.event_loop_turns import Pace, decide_each
 from logmark.broker.logs import NewTopic, Topic
-from logmark.broker.pace import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.log.settings import TopicSettings
 from logmark.wire.messages import NO_UUID
@@ -28,38 +28,38 @@ DEFAULT = -1
 CONFIGS_FROM = 5
 
 
-def handle(request: schema.Request, at: "Request") -> LongWork:
+def handle(message: schema.Request, request: "Request") -> LongWork:
     """Create what can be created, by one change; with validate_only it only says what would happen."""
     # The requests behind it on the same connection take effect after it.
-    return LongWork(_create(request, at))
+    return LongWork(_create(message, request))
 
 
-async def _create(request: schema.Request, at: "Request") -> Buffers:
-    named = Counter(topic.name for topic in request.topics)
+async def _create(message: schema.Request, request: "Request") -> Buffers:
+    named = Counter(topic.name for topic in message.topics)
     # Of topics that are named twice the last one is answered, at the position of the first.
     decisions = {
-        topic.name: partial(_new_topic, topic, at, is_repeated=named[topic.name] > 1) for topic in request.topics
+        topic.name: partial(_new_topic, topic, request, is_repeated=named[topic.name] > 1) for topic in message.topics
     }
     pace = Pace()
     outcomes: Sequence[Topic | NewTopic | Refused] = (
         await decide_each(decisions.values(), pace)
-        if request.validate_only
-        else await at.broker.logs.create_topics(list(decisions.values()))
+        if message.validate_only
+        else await request.broker.logs.create_topics(list(decisions.values()))
     )
     configs = _Configs()
-    body = LongBody(schema, at.version)
+    body = LongBody(schema, request.version)
     for name, outcome in zip(decisions, outcomes, strict=True):
-        body.add(_answer(name, outcome, at, configs))
+        body.add(_answer(name, outcome, request, configs))
         await pace.step()
     return body.finish(schema.Response(topics=[]))
 
 
-def _new_topic(wanted: schema.RequestTopic, at: "Request", *, is_repeated: bool) -> NewTopic:
+def _new_topic(wanted: schema.RequestTopic, request: "Request", *, is_repeated: bool) -> NewTopic:
     """Return what is to be created; raises Refused if that cannot be."""
     if is_repeated:
         raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-    at.broker.logs.check_new_name(wanted.name)
-    partitions = _partition_count(wanted, at)
+    request.broker.logs.check_new_name(wanted.name)
+    partitions = _partition_count(wanted, request)
     overrides = {config.name: config.value for config in wanted.configs}
     given = {name: value for name, value in overrides.items() if value is not None}
     if len(given) < len(overrides):
@@ -70,13 +70,15 @@ def _new_topic(wanted: schema.RequestTopic, at: "Request", *, is_repeated: bool)
     return NewTopic(wanted.name, partitions, given)
 
 
-def _answer(name: str, outcome: Topic | NewTopic | Refused, at: "Request", configs: "_Configs") -> schema.ResponseTopic:
+def _answer(
+    name: str, outcome: Topic | NewTopic | Refused, request: "Request", configs: "_Configs"
+) -> schema.ResponseTopic:
     """Return the answer for a topic that was created, that could be created, or that was refused."""
     try:
         if isinstance(outcome, Refused):
             raise outcome
         if isinstance(outcome, NewTopic):
-            settings = at.broker.logs.check_new_topic(outcome)
+            settings = request.broker.logs.check_new_topic(outcome)
             topic_id, partitions = NO_UUID, outcome.partitions
         else:
             settings, topic_id, partitions = outcome.settings, outcome.id, outcome.partition_count
@@ -94,7 +96,7 @@ def _answer(name: str, outcome: Topic | NewTopic | Refused, at: "Request", confi
         topic_id=topic_id,
         num_partitions=partitions,
         replication_factor=1,
-        configs=configs.get(settings) if at.version >= CONFIGS_FROM else [],
+        configs=configs.get(settings) if request.version >= CONFIGS_FROM else [],
     )
 
 
@@ -120,7 +122,7 @@ class _Configs:
         return found
 
 
-def _partition_count(wanted: schema.RequestTopic, at: "Request") -> int:
+def _partition_count(wanted: schema.RequestTopic, request: "Request") -> int:
     if wanted.assignments:
         if wanted.num_partitions != DEFAULT or wanted.replication_factor != DEFAULT:
             raise Refused(
@@ -129,11 +131,11 @@ def _partition_count(wanted: schema.RequestTopic, at: "Request") -> int:
             )
         indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
         if indexes != list(range(len(indexes))) or any(
-            assignment.broker_ids != [at.broker.node_id] for assignment in wanted.assignments
+            assignment.broker_ids != [request.broker.node_id] for assignment in wanted.assignments
         ):
             raise Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Every partition must be assigned to broker {at.broker.node_id} alone.",
+                f"Every partition must be assigned to broker {request.broker.node_id} alone.",
             )
         return len(indexes)
     if wanted.replication_factor not in (DEFAULT, 1):
@@ -145,12 +147,12 @@ def _partition_count(wanted: schema.RequestTopic, at: "Request") -> int:
             "The target replication factor of 1 is the most that one broker can give.",
         )
     if wanted.num_partitions == DEFAULT:
-        return at.broker.config.int("num.partitions")
+        return request.broker.config.int("num.partitions")
     return wanted.num_partitions
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return every topic with the error."""
     return schema.Response(
-        topics=[schema.ResponseTopic(name=topic.name, error_code=code, configs=[]) for topic in request.topics]
+        topics=[schema.ResponseTopic(name=topic.name, error_code=code, configs=[]) for topic in message.topics]
     )

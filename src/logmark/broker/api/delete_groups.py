@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import STEPS_IN_A_TURN, Pace
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import delete_groups as schema
 
@@ -22,17 +22,17 @@ GROUP_FIELD = "groups_names"
 GROUPS_AT_ONCE = 50
 
 
-def handle(request: schema.Request, at: "Request") -> LongWork:
+def handle(message: schema.Request, request: "Request") -> LongWork:
     """Return an error code for every group, once."""
-    return LongWork(_answer(request, at))
+    return LongWork(_answer(message, request))
 
 
-async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+async def _answer(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
     results: list[schema.ResponseGroup] = []
     # Those of a portion wait for the disk together.
-    for portion in _portions(dict.fromkeys(request.groups_names)):
-        results += await asyncio.gather(*(_deleted(group_id, at) for group_id in portion))
+    for portion in _portions(dict.fromkeys(message.groups_names)):
+        results += await asyncio.gather(*(_deleted(group_id, request) for group_id in portion))
         await pace.step(STEPS_IN_A_TURN)
     return schema.Response(results=results)
 
@@ -42,14 +42,14 @@ def _portions(groups: Iterable[str]) -> Iterable[list[str]]:
     return (names[at : at + GROUPS_AT_ONCE] for at in range(0, len(names), GROUPS_AT_ONCE))
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return the same error for every group."""
-    return schema.Response(results=[_result(group_id, code) for group_id in request.groups_names])
+    return schema.Response(results=[_result(group_id, code) for group_id in message.groups_names])
 
 
-async def _deleted(group_id: str, at: "Request") -> schema.ResponseGroup:
+async def _deleted(group_id: str, request: "Request") -> schema.ResponseGroup:
     try:
-        await at.broker.groups.delete_group(group_id)
+        await request.broker.groups.delete_group(group_id)
     except Refused as refused:
         return _result(group_id, refused.code)
     return _result(group_id, ErrorCode.NONE)

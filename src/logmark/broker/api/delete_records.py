@@ -7,7 +7,7 @@ It is answered when the new start is on disk: Kafka writes it within a minute, a
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.wire.schema import delete_records as schema
 
@@ -22,16 +22,16 @@ TO_HIGH_WATERMARK = -1
 DELETE_STEPS = 5
 
 
-def handle(request: schema.Request, at: "Request") -> LongWork:
+def handle(message: schema.Request, request: "Request") -> LongWork:
     """Move each partition's log start offset by itself and return the new one."""
-    return LongWork(_answer(request, at))
+    return LongWork(_answer(message, request))
 
 
-async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+async def _answer(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
     # Of what is named twice the last counts.
     wanted: dict[str, dict[int, schema.RequestPartition]] = {}
-    for topic in request.topics:
+    for topic in message.topics:
         partitions = wanted.setdefault(topic.name, {})
         for each in topic.partitions:
             partitions[each.partition_index] = each
@@ -40,22 +40,22 @@ async def _answer(request: schema.Request, at: "Request") -> schema.Response:
     for name, partitions in wanted.items():
         answers = []
         for each in partitions.values():
-            answers.append(_delete(name, each, at))
+            answers.append(_delete(name, each, request))
             await pace.step(DELETE_STEPS)
         topics.append(schema.ResponseTopic(name=name, partitions=answers))
     try:
-        await at.broker.checkpoint()
+        await request.broker.checkpoint()
     except OSError:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
     return schema.Response(topics=topics)
 
 
 def _delete(
-    name: str, wanted: schema.RequestPartition, at: "Request"
+    name: str, wanted: schema.RequestPartition, request: "Request"
 ) -> schema.ResponsePartition:
     try:
-        topic = at.broker.logs.topic(name)
-        partition = at.broker.logs.partition(name, wanted.partition_index)
+        topic = request.broker.logs.topic(name)
+        partition = request.broker.logs.partition(name, wanted.partition_index)
         if topic is None or partition is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic.is_internal:
@@ -73,7 +73,7 @@ def _delete(
     return schema.ResponsePartition(partition_index=wanted.partition_index, low_watermark=low_watermark)
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return every partition with the error."""
     return schema.Response(
         topics=[
@@ -86,6 +86,6 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
                     for partition in topic.partitions
                 ],
             )
-            for topic in request.topics
+            for topic in message.topics
         ]
     )

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import delete_topics as schema
 
@@ -22,21 +22,21 @@ VERSIONS = range(1, 7)
 NO_ID = bytes(16)
 
 
-def handle(request: schema.Request, at: "Request") -> LongWork:
+def handle(message: schema.Request, request: "Request") -> LongWork:
     """Delete topics, all that can be deleted by one change."""
     # The requests behind it on the same connection take effect after it.
-    return LongWork(_answer(request, at))
+    return LongWork(_answer(message, request))
 
 
-async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+async def _answer(message: schema.Request, request: "Request") -> schema.Response:
     wanted: list[tuple[str | None, bytes]] = (
-        [(topic.name, topic.topic_id) for topic in request.topics]
-        if at.version >= 6
-        else [(name, NO_ID) for name in request.topic_names]
+        [(topic.name, topic.topic_id) for topic in message.topics]
+        if request.version >= 6
+        else [(name, NO_ID) for name in message.topic_names]
     )
     named = Counter(wanted)
-    outcomes = await at.broker.logs.delete_topics(
-        [partial(_find, *each, at, is_repeated=count > 1) for each, count in named.items()]
+    outcomes = await request.broker.logs.delete_topics(
+        [partial(_find, *each, request, is_repeated=count > 1) for each, count in named.items()]
     )
     pace = Pace()
     answers = []
@@ -52,9 +52,9 @@ async def _answer(request: schema.Request, at: "Request") -> schema.Response:
     return schema.Response(responses=answers)
 
 
-def _find(name: str | None, topic_id: bytes, at: "Request", *, is_repeated: bool) -> "Topic":
+def _find(name: str | None, topic_id: bytes, request: "Request", *, is_repeated: bool) -> "Topic":
     """Return the topic that is to be deleted; raises Refused if it cannot be."""
-    logs = at.broker.logs
+    logs = request.broker.logs
     if is_repeated:
         raise Refused(ErrorCode.INVALID_REQUEST, "A topic may be named once in a request.")
     if name is not None and topic_id != NO_ID:
@@ -70,12 +70,12 @@ def _find(name: str | None, topic_id: bytes, at: "Request", *, is_repeated: bool
     if topic.is_internal:
         # It holds the committed offsets of all groups: deleting it would delete them.
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The internal topic {topic.name} cannot be deleted.")
-    if not at.broker.config.bool("delete.topic.enable"):
+    if not request.broker.config.bool("delete.topic.enable"):
         raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "Topics cannot be deleted: delete.topic.enable=false.")
     return topic
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return every topic with the error."""
-    names = [topic.name for topic in request.topics] if version >= 6 else list(request.topic_names)
+    names = [topic.name for topic in message.topics] if version >= 6 else list(message.topic_names)
     return schema.Response(responses=[schema.ResponseTopic(name=name, error_code=code) for name in names])

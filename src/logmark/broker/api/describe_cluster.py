@@ -18,27 +18,27 @@ VERSIONS = range(0, 2)
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(message: schema.Request, request: "Request") -> schema.Response:
     """Return the address that this client's listener advertises."""
-    if request.endpoint_type == CONTROLLERS:
+    if message.endpoint_type == CONTROLLERS:
         return schema.Response(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message="There are no controllers to connect to."
         )
-    if request.endpoint_type != BROKERS:
+    if message.endpoint_type != BROKERS:
         return schema.Response(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"There are no nodes of kind {request.endpoint_type}.",
+            error_message=f"There are no nodes of kind {message.endpoint_type}.",
         )
-    advertised = at.connection.listener.advertised
+    advertised = request.connection.listener.advertised
     return schema.Response(
-        cluster_id=at.broker.cluster_id,
-        controller_id=at.broker.node_id,
+        cluster_id=request.broker.cluster_id,
+        controller_id=request.broker.node_id,
         brokers=[
             schema.ResponseBroker(
-                broker_id=at.broker.node_id, host=advertised.host, port=advertised.port, rack=None
+                broker_id=request.broker.node_id, host=advertised.host, port=advertised.port, rack=None
             )
         ],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+            CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NO_OPERATIONS
         ),
     )

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from logmark.broker.answers import Buffers, LongBody
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.settings import SETTINGS
@@ -31,31 +31,33 @@ TOPIC_CONFIG_SOURCES = {"override": 1, "broker": 4, "default": 5}
 _KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | Coroutine[Any, Any, Buffers]:
+def handle(message: schema.Request, request: "Request") -> schema.Response | Coroutine[Any, Any, Buffers]:
     """Describe each resource by itself; one that is named several times is described once."""
-    resources = list({(each.resource_type, each.resource_name): each for each in request.resources}.values())
+    resources = list({(each.resource_type, each.resource_name): each for each in message.resources}.values())
     if len(resources) > LARGE:
-        return _answer_later(resources, request, at)
-    return schema.Response(results=[_describe(each, request, at) for each in resources])
+        return _answer_later(resources, message, request)
+    return schema.Response(results=[_describe(each, message, request) for each in resources])
 
 
-async def _answer_later(resources: list[schema.RequestResource], request: schema.Request, at: "Request") -> Buffers:
+async def _answer_later(
+    resources: list[schema.RequestResource], message: schema.Request, request: "Request"
+) -> Buffers:
     pace = Pace()
-    body = LongBody(schema, at.version)
+    body = LongBody(schema, request.version)
     for each in resources:
-        body.add(_describe(each, request, at))
+        body.add(_describe(each, message, request))
         await pace.step(DESCRIBE_STEPS)
     return body.finish(schema.Response(results=[]))
 
 
 def _describe(
-    resource: schema.RequestResource, request: schema.Request, at: "Request"
+    resource: schema.RequestResource, message: schema.Request, request: "Request"
 ) -> schema.ResponseResource:
     try:
         if resource.resource_type == TOPIC:
-            found = _topic(resource.resource_name, request, at)
+            found = _topic(resource.resource_name, message, request)
         elif resource.resource_type == BROKER:
-            found = _broker(resource.resource_name, request, at)
+            found = _broker(resource.resource_name, message, request)
         else:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"Settings of resource type {resource.resource_type} are not kept here."
@@ -77,12 +79,12 @@ def _describe(
     )
 
 
-def _topic(name: str, request: schema.Request, at: "Request") -> Iterable[schema.ResponseConfig]:
+def _topic(name: str, message: schema.Request, request: "Request") -> Iterable[schema.ResponseConfig]:
     catalog.check_name(name)
-    topic = at.broker.logs.topic(name)
+    topic = request.broker.logs.topic(name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-    defaults = at.broker.config.topic_defaults()
+    defaults = request.broker.config.topic_defaults()
     results = []
     for setting_name, value, source in topic.settings.in_force():
         setting = SETTINGS[setting_name]
@@ -102,25 +104,25 @@ def _topic(name: str, request: schema.Request, at: "Request") -> Iterable[schema
                 is_sensitive=False,
                 synonyms=[
                     schema.ResponseSynonym(name=name, value=text, source=TOPIC_CONFIG_SOURCES[origin])
-                    for name, text, origin in (synonyms if request.include_synonyms else [])
+                    for name, text, origin in (synonyms if message.include_synonyms else [])
                 ],
                 config_type=_KINDS[setting.kind],
-                documentation=setting.documentation if request.include_documentation else None,
+                documentation=setting.documentation if message.include_documentation else None,
             )
         )
     return results
 
 
-def _broker(name: str, request: schema.Request, at: "Request") -> Iterable[schema.ResponseConfig]:
+def _broker(name: str, message: schema.Request, request: "Request") -> Iterable[schema.ResponseConfig]:
     if not name:
         # The cluster-wide dynamic defaults: none can be set here.
         return []
-    if name != str(at.broker.node_id):
+    if name != str(request.broker.node_id):
         raise Refused(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {at.broker.node_id} but received {name}"
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {request.broker.node_id} but received {name}"
         )
     results = []
-    for setting, given in at.broker.config.in_force():
+    for setting, given in request.broker.config.in_force():
         origins = [("default", setting.default)] if given is None else [("broker", given), ("default", setting.default)]
         source, value = origins[0]
         results.append(
@@ -132,22 +134,22 @@ def _broker(name: str, request: schema.Request, at: "Request") -> Iterable[schem
                 is_sensitive=False,
                 synonyms=[
                     schema.ResponseSynonym(name=setting.name, value=text, source=TOPIC_CONFIG_SOURCES[origin])
-                    for origin, text in (origins if request.include_synonyms else [])
+                    for origin, text in (origins if message.include_synonyms else [])
                 ],
                 config_type=_KINDS[setting.kind],
-                documentation=setting.documentation if request.include_documentation else None,
+                documentation=setting.documentation if message.include_documentation else None,
             )
         )
     return results
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return every resource with the error."""
     return schema.Response(
         results=[
             schema.ResponseResource(
                 error_code=code, resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
             )
-            for resource in request.resources
+            for resource in message.resources
         ]
     )

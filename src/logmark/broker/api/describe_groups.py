@@ -7,7 +7,7 @@ v6  a group that does not exist is an error (KIP-1043); before, its state is Dea
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.group import GroupDescription, GroupState
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import describe_groups as schema
@@ -26,35 +26,35 @@ NO_OPERATIONS = -(2**31)  # "nobody asked"
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
-def handle(request: schema.Request, at: "Request") -> LongWork:
+def handle(message: schema.Request, request: "Request") -> LongWork:
     """Describe every requested group as it stands, once."""
-    return LongWork(_answer(request, at))
+    return LongWork(_answer(message, request))
 
 
-async def _answer(request: schema.Request, at: "Request") -> schema.Response:
-    operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
+async def _answer(message: schema.Request, request: "Request") -> schema.Response:
+    operations = ALL_OPERATIONS if message.include_authorized_operations else NO_OPERATIONS
     pace = Pace()
     groups = []
-    for group_id in dict.fromkeys(request.groups):
-        group = await _group(group_id, operations, at)
+    for group_id in dict.fromkeys(message.groups):
+        group = await _group(group_id, operations, request)
         groups.append(group)
         await pace.step(GROUP_STEPS + len(group.members))
     return schema.Response(groups=groups)
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return the same error for every group."""
-    return schema.Response(groups=[_refused(group_id, code) for group_id in request.groups])
+    return schema.Response(groups=[_refused(group_id, code) for group_id in message.groups])
 
 
-async def _group(group_id: str, operations: int, at: "Request") -> schema.ResponseGroup:
+async def _group(group_id: str, operations: int, request: "Request") -> schema.ResponseGroup:
     try:
-        found = await at.broker.groups.describe(group_id)
+        found = await request.broker.groups.describe(group_id)
     except Refused as refused:
         return _refused(group_id, refused.code)
     if found is not None:
         return _described(found, operations)
-    if at.version >= NOT_FOUND_FROM:
+    if request.version >= NOT_FOUND_FROM:
         return schema.ResponseGroup(
             group_id=group_id,
             group_state=GroupState.DEAD,

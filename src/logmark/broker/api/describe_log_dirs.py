@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from logmark.broker.event_loop_turns import Pace
 from logmark.broker.health import describe_health
-from logmark.broker.pace import Pace
 from logmark.errors import ErrorCode
 from logmark.wire import log_dirs as schema
 
@@ -22,9 +22,9 @@ KEY = schema.KEY
 VERSIONS = range(1, 5)
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+async def handle(message: schema.Request, request: "Request") -> schema.Response:
     """Describe the one data directory with the requested partitions, or with all."""
-    broker, pace = at.broker, Pace()
+    broker, pace = request.broker, Pace()
     result = schema.ResponseResult(log_dir=broker.data_dir)
     try:
         volume = os.statvfs(broker.data_dir)
@@ -35,7 +35,7 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
         result.usable_bytes = volume.f_bavail * volume.f_frsize
         if broker.write_failure is not None:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    for name, indexes in _wanted(request, broker.logs):
+    for name, indexes in _wanted(message, broker.logs):
         topic = schema.ResponseTopic(name=name)
         for index in indexes:
             partition = broker.logs.partition(name, index)
@@ -46,21 +46,21 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
         if topic.partitions:
             result.topics.append(topic)
     health = None
-    if request.wants_health:
-        described = await describe_health(broker, is_in_reserve=at.connection.is_in_reserve)
+    if message.wants_health:
+        described = await describe_health(broker, is_in_reserve=request.connection.is_in_reserve)
         health = json.dumps(described, separators=(",", ":")).encode()
     return schema.Response(results=[result], health=health)
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return no directory, and the error where the version has a field for it."""
     return schema.Response(error_code=code)
 
 
-def _wanted(request: schema.Request, logs: "Logs") -> Iterable[tuple[str, Iterable[int]]]:
-    if request.topics is None:
+def _wanted(message: schema.Request, logs: "Logs") -> Iterable[tuple[str, Iterable[int]]]:
+    if message.topics is None:
         return [(topic.name, range(topic.partition_count)) for topic in logs.topics()]
     merged: dict[str, dict[int, None]] = {}
-    for topic in request.topics:
+    for topic in message.topics:
         merged.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
     return merged.items()

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.broker import unreadable
+from logmark.broker import corrupt_fetch
 from logmark.broker.answers import Buffer, LateAnswer, LongWork
-from logmark.broker.pace import Steps, run_at_once, run_in_turns
-from logmark.broker.sessions import FetchSession
+from logmark.broker.event_loop_turns import Steps, run_at_once, run_in_turns
+from logmark.broker.fetch_sessions import FetchSession
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log.file_range import FileRange
 from logmark.log.partition import Partition
@@ -60,14 +60,14 @@ Collected = list[tuple[TopicPartition, Answer]]
 
 
 def handle_frame(
-    frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
+    frame: memoryview, body_at: int, request: "Request", *, refuse_with: ErrorCode | None
 ) -> "Buffers | LateAnswer | LongWork":
     """Answer with what there is, or when there is enough."""
-    decode = partial(wire.decode_request, at.version, frame, body_at)
+    decode = partial(wire.decode_request, request.version, frame, body_at)
     if len(frame) > LARGE_BYTES:
-        return LongWork(_handle_large(decode, at, refuse_with))
-    fetch = _Fetch(at)
-    if refuse_with is None and at.broker.read_turns.is_over:
+        return LongWork(_handle_large(decode, request, refuse_with))
+    fetch = _DelayedFetch(request)
+    if refuse_with is None and request.broker.read_turns.is_over:
         # Thousands may come in the same moment: even to decode them takes many turns.
         fetch.wait_for_turn(decode, FETCH_BYTES + len(frame))
         return fetch
@@ -75,27 +75,27 @@ def handle_frame(
 
 
 async def _handle_large(
-    decode: Callable[[], wire.FetchRequest], at: "Request", refuse_with: ErrorCode | None
+    decode: Callable[[], wire.FetchRequest], request: "Request", refuse_with: ErrorCode | None
 ) -> "Buffers | LateAnswer | None":
-    answer = _Fetch(at).begin(await at.broker.dispatcher.in_thread(decode), refuse_with)
+    answer = _DelayedFetch(request).begin(await request.broker.dispatcher.in_thread(decode), refuse_with)
     return await answer.work if isinstance(answer, LongWork) else answer  # type: ignore[return-value]
 
 
-def _refusal(request: wire.FetchRequest, code: ErrorCode, version: int) -> "Buffers":
+def _refusal(message: wire.FetchRequest, code: ErrorCode, version: int) -> "Buffers":
     failed: list[tuple[str, list[Answer]]] = [
         (topic, [_failed(partition.partition, code) for partition in partitions])
-        for topic, partitions in request.topics
+        for topic, partitions in message.topics
     ]
     # The error of the whole answer exists from version 7 on.
     return wire.encode_response(version, throttle_time_ms=0, error_code=int(code), session_id=0, topics=failed)
 
 
-class _Watch:
+class _PartitionListener:
     """What a waiting fetch knows of one partition; the log calls it after each change."""
 
     __slots__ = ("_fetch", "_is_committed", "_shown_bytes", "_stable", "partition")
 
-    def __init__(self, fetch: "_Fetch", partition: Partition, *, is_committed: bool) -> None:
+    def __init__(self, fetch: "_DelayedFetch", partition: Partition, *, is_committed: bool) -> None:
         self._fetch = fetch
         self._is_committed = is_committed
         self.partition = partition
@@ -115,23 +115,23 @@ class _Watch:
         self._fetch.count(grown or None)
 
 
-class _Fetch(LateAnswer):
-    """One fetch from its arrival to its answer."""
+class _DelayedFetch(LateAnswer):
+    """One fetch from its arrival to its answer, which waits until there are enough records."""
 
     __slots__ = (
-        "_at", "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_memory_bytes", "_only_news", "_reading",
-        "_request", "_session", "_timer", "_wanted", "_watches",
+        "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_listeners", "_memory_bytes", "_message",
+        "_only_news", "_reading", "_request", "_session", "_timer", "_wanted",
     )  # fmt: skip
 
-    def __init__(self, at: "Request") -> None:
+    def __init__(self, request: "Request") -> None:
         super().__init__()
-        self._at = at
-        self._request: wire.FetchRequest
+        self._request = request
+        self._message: wire.FetchRequest
         self._session: FetchSession | None = None
         self._only_news = False
         self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._watches: list[_Watch] = []
+        self._listeners: list[_PartitionListener] = []
         # Whether it stands in line to read again.
         self._is_due = False
         # Whether the client waits no more.
@@ -147,44 +147,44 @@ class _Fetch(LateAnswer):
 
     # Beginning
 
-    def begin(self, request: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | LateAnswer | LongWork":
+    def begin(self, message: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | LateAnswer | LongWork":
         """Return the answer, or this fetch if it has to wait for records."""
-        refused = self._accept(request, refuse_with)
+        refused = self._accept(message, refuse_with)
         if refused is not None:
-            return self._at.frame(refused)
+            return self._request.frame(refused)
         if len(self._wanted) > LARGE:
             return LongWork(self._answer_large())
         body = self._read(is_first=True)
         if body is None:
             self._hold(self._waiting_bytes)
-            self._watch()
+            self._start_waiting()
             return self
-        return self._at.frame(body)
+        return self._request.frame(body)
 
-    def _accept(self, request: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | None":
+    def _accept(self, message: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | None":
         """Take the request, or return the body of the response that refuses it."""
-        if request.replica_id not in (CONSUMER, DEBUG_CONSUMER):
+        if message.replica_id not in (CONSUMER, DEBUG_CONSUMER):
             # Replicas are brokers, and there is no other broker (CVE-2018-1288).
             refuse_with = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if refuse_with is not None:
-            return _refusal(request, refuse_with, self._at.version)
+            return _refusal(message, refuse_with, self._request.version)
         try:
-            session, self._only_news = self._at.broker.fetch_sessions.resume(request)
+            session, self._only_news = self._request.broker.fetch_sessions.resume(message)
         except Refused as refused:
             # A session's error is the whole answer: there are no partitions to speak of.
             none: list[tuple[str, list[Answer]]] = []
             return wire.encode_response(
-                self._at.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=none
+                self._request.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=none
             )
-        self._request = request
+        self._message = message
         self._session = session
         # Of a partition that is asked for twice the last counts, as in Kafka.
         partitions = session.partitions if session is not None else {
-            TopicPartition(topic, each.partition): each for topic, asked in request.topics for each in asked
+            TopicPartition(topic, each.partition): each for topic, asked in message.topics for each in asked
         }  # fmt: skip
         self._wanted = list(partitions.items())
-        self._is_over = request.max_wait_ms <= 0
-        connection = self._at.connection
+        self._is_over = message.max_wait_ms <= 0
+        connection = self._request.connection
         if self._wanted and not connection.undecoded_fetches:
             # Not before: the fetches of a connection are decoded in order.
             connection.fetch_line = self._wanted[0][0]
@@ -193,15 +193,15 @@ class _Fetch(LateAnswer):
     def wait_for_turn(self, decode: Callable[[], wire.FetchRequest], memory_bytes: int) -> None:
         """Decode the request when it is its turn, and begin."""
         self._hold(memory_bytes)
-        self._at.connection.undecoded_fetches += 1
+        self._request.connection.undecoded_fetches += 1
         self._stand_in_line(partial(self._begin_late, decode), is_short=True)
 
     def _begin_late(self, decode: Callable[[], wire.FetchRequest]) -> None:
-        connection = self._at.connection
+        connection = self._request.connection
         connection.undecoded_fetches -= 1
         if self.done():
             return
-        read_turns = self._at.broker.read_turns
+        read_turns = self._request.broker.read_turns
         read_turns.count(DECODE_COST)
         try:
             refused = self._accept(decode(), None)
@@ -220,8 +220,8 @@ class _Fetch(LateAnswer):
                 self._read_late()
 
     def _stand_in_line(self, read: Callable[[], None], *, is_short: bool) -> None:
-        self._at.broker.read_turns.wait(
-            partial(self._take_turn, read), line=self._at.connection.fetch_line, is_short=is_short
+        self._request.broker.read_turns.wait(
+            partial(self._take_turn, read), line=self._request.connection.fetch_line, is_short=is_short
         )
 
     def _take_turn(self, read: Callable[[], None]) -> None:
@@ -234,7 +234,7 @@ class _Fetch(LateAnswer):
         """Return how many records there are for it, at most."""
         count = 0
         for where, wanted in self._wanted:
-            partition = self._at.broker.logs.partition(where.topic, where.partition)
+            partition = self._request.broker.logs.partition(where.topic, where.partition)
             if partition is not None:
                 count += max(partition.high_watermark - wanted.fetch_offset, 0)
         return count
@@ -244,7 +244,7 @@ class _Fetch(LateAnswer):
             return
         body = self._read(is_first=True)
         if body is None:
-            self._watch()
+            self._start_waiting()
         else:
             self.complete(body)
 
@@ -255,10 +255,10 @@ class _Fetch(LateAnswer):
         return self.result() if self.done() else self
 
     async def _begin_large(self) -> None:
-        # It watches before it reads: others have their turns meanwhile, and may append.
+        # It listens before it reads: others have their turns meanwhile, and may append.
         self._is_over = self._is_over or not self._has_room()
         self._hold(self._waiting_bytes)
-        self._watch()
+        self._start_waiting()
         await self._read_large()
 
     # Waiting
@@ -269,25 +269,25 @@ class _Fetch(LateAnswer):
 
     def _has_room(self) -> bool:
         """Return whether it may wait: where memory is short nobody does, and the client asks again."""
-        return self._at.broker.budget.has_room(self._waiting_bytes)
+        return self._request.broker.budget.has_room(self._waiting_bytes)
 
     def _hold(self, memory_bytes: int) -> None:
         """Hold so much of the memory budget until the end."""
-        self._at.broker.budget.hold(memory_bytes - self._memory_bytes)
+        self._request.broker.budget.hold(memory_bytes - self._memory_bytes)
         self._memory_bytes = memory_bytes
 
-    def _watch(self) -> None:
+    def _start_waiting(self) -> None:
         """Wait for records, as long as the client does."""
-        broker = self._at.broker
-        wait_s = min(self._request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
+        broker = self._request.broker
+        wait_s = min(self._message.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
         self._timer = broker.loop.call_later(wait_s, self._end_wait)
-        is_committed = self._request.isolation_level == READ_COMMITTED
+        is_committed = self._message.isolation_level == READ_COMMITTED
         for where, _ in self._wanted:
             partition = broker.logs.partition(where.topic, where.partition)
             if partition is not None:
-                watch = _Watch(self, partition, is_committed=is_committed)
-                partition.watchers.add(watch)
-                self._watches.append(watch)
+                listener = _PartitionListener(self, partition, is_committed=is_committed)
+                partition.change_listeners.add(listener)
+                self._listeners.append(listener)
 
     def count(self, grown: int | None) -> None:
         """Count what became visible, and look if it is enough; None is a change that the client may have to know of."""
@@ -297,7 +297,7 @@ class _Fetch(LateAnswer):
             return
         self._bytes += grown or 0
         # Many changes in one turn of the loop are one reason to look.
-        if not self._is_due and (grown is None or self._bytes >= self._request.min_bytes):
+        if not self._is_due and (grown is None or self._bytes >= self._message.min_bytes):
             self._is_due = True
             self._look_again()
 
@@ -322,8 +322,8 @@ class _Fetch(LateAnswer):
         if body is not None:
             self.complete(body)
             return
-        for watch in self._watches:
-            watch.begin()
+        for listener in self._listeners:
+            listener.begin()
 
     async def _read_large(self) -> None:
         """Read many partitions while others have their turns, and answer if there is enough."""
@@ -331,8 +331,8 @@ class _Fetch(LateAnswer):
         try:
             while not self.done():
                 self._grown, self._is_changed = 0, False
-                for watch in self._watches:
-                    watch.begin()
+                for listener in self._listeners:
+                    listener.begin()
                 collected, is_enough = await run_in_turns(self._collect())
                 if self.done():
                     return
@@ -340,7 +340,7 @@ class _Fetch(LateAnswer):
                     self.complete(self._encoded(collected))
                 # What became visible meanwhile may have been read or not.
                 self._bytes += self._grown
-                if not self._is_changed and self._bytes < self._request.min_bytes:
+                if not self._is_changed and self._bytes < self._message.min_bytes:
                     return
         except Exception as error:  # noqa: BLE001 - the connection logs it and is closed
             self.fail(error)
@@ -352,7 +352,7 @@ class _Fetch(LateAnswer):
 
     def complete(self, body: "Buffers | None") -> None:
         self._end()
-        super().complete(None if body is None else self._at.frame(body))
+        super().complete(None if body is None else self._request.frame(body))
 
     def fail(self, error: Exception) -> None:
         self._end()
@@ -367,10 +367,10 @@ class _Fetch(LateAnswer):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for watch in self._watches:
-            watch.partition.watchers.discard(watch)
+        for listener in self._listeners:
+            listener.partition.change_listeners.discard(listener)
         # Each knows this fetch: as a cycle they would wait for the garbage collector.
-        self._watches = []
+        self._listeners = []
         self._hold(0)
 
     # Reading
@@ -381,12 +381,12 @@ class _Fetch(LateAnswer):
         It waits the first time only if there is memory for that. Those who ask for the same in one turn share what was
         read and encoded for the first of them.
         """
-        read_turns = self._at.broker.read_turns
+        read_turns = self._request.broker.read_turns
         shared, key = read_turns.shared, None
         if shared is not None and self._session is None and len(self._wanted) == 1:
-            request = self._request
+            message = self._message
             key = (
-                self._at.version, *self._wanted[0], request.max_bytes, request.min_bytes, request.isolation_level,
+                self._request.version, *self._wanted[0], message.max_bytes, message.min_bytes, message.isolation_level,
                 read_turns.is_contended,
             )  # fmt: skip
             found = shared.get(key)
@@ -403,14 +403,14 @@ class _Fetch(LateAnswer):
 
     def _collect(self) -> "Steps[tuple[Collected, bool]]":
         """Find what can be sent now, and whether it is worth sending."""
-        is_contended = self._at.broker.read_turns.is_contended
+        is_contended = self._request.broker.read_turns.is_contended
         bytes_max = CONTENDED_BYTES_MAX if is_contended else RECORDS_BYTES_MAX
-        left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max, bytes_max)
+        left = min(self._message.max_bytes, self._request.broker.fetch_bytes_max, bytes_max)
         total = known = 0
         is_urgent = False
-        is_committed = self._request.isolation_level == READ_COMMITTED
+        is_committed = self._message.isolation_level == READ_COMMITTED
         collected: Collected = []
-        find: Callable[[str, int], Partition | None] = self._at.broker.logs.partition
+        find: Callable[[str, int], Partition | None] = self._request.broker.logs.partition
         for where, wanted in self._wanted:
             partition = find(where.topic, where.partition)
             answer, is_followed = _read(partition, wanted, left, is_first=total == 0, is_committed=is_committed)
@@ -426,20 +426,20 @@ class _Fetch(LateAnswer):
             yield 1
         # A partition that nobody knows waits with the others, or its reader would ask without a pause; one that is
         # deleted meanwhile ends the wait.
-        is_urgent = is_urgent or not known or known < len(self._watches)
+        is_urgent = is_urgent or not known or known < len(self._listeners)
         # There may be as much as the client wants, but it gets no more now.
         is_urgent = is_urgent or (is_contended and total >= CONTENDED_BYTES_MAX // 2)
         self._bytes = total
-        self._at.broker.read_turns.count(total + PARTITION_COST * len(collected))
-        return collected, is_urgent or total >= self._request.min_bytes
+        self._request.broker.read_turns.count(total + PARTITION_COST * len(collected))
+        return collected, is_urgent or total >= self._message.min_bytes
 
     def _complain(self, where: TopicPartition, offset: int, partition: Partition, answer: Answer) -> Answer:
         """Return the response for a damaged offset: the error code, or a corrupt batch if the code was ignored."""
-        is_old = self._at.version in unreadable.OLD_VERSIONS
-        if not is_old or self._at.connection.complaints.is_heard(where, offset):
+        is_old = self._request.version in corrupt_fetch.OLD_VERSIONS
+        if not is_old or self._request.connection.complaints.is_heard(where, offset):
             return answer
         ends = partition.high_watermark, partition.last_stable_offset, partition.log_start_offset
-        return wire.FetchAnswer(where.partition, 0, *ends, unreadable.batch(offset), answer.aborted_transactions)
+        return wire.FetchAnswer(where.partition, 0, *ends, corrupt_fetch.batch(offset), answer.aborted_transactions)
 
     def _encoded(self, collected: Collected) -> "Buffers":
         session = self._session
@@ -453,7 +453,7 @@ class _Fetch(LateAnswer):
         for where, answer in collected:
             topics.setdefault(where.topic, []).append(answer)
         return wire.encode_response(
-            self._at.version,
+            self._request.version,
             throttle_time_ms=0,
             error_code=0,
             session_id=0 if session is None else session.id,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import find_coordinator as schema
 
@@ -23,19 +23,19 @@ NO_TRANSACTIONS = "Transactions are not served here: produce without transaction
 BATCHED_FROM = 4
 
 
-def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
+def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Response] | LongWork:
     """Return this broker's address for every key that it can serve; answer a repeated key once."""
-    answer = _answer(request, at)
-    return LongWork(answer) if len(request.coordinator_keys) > LARGE else answer
+    answer = _answer(message, request)
+    return LongWork(answer) if len(message.coordinator_keys) > LARGE else answer
 
 
-async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+async def _answer(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
     found = []
-    for key in dict.fromkeys(request.coordinator_keys if at.version >= BATCHED_FROM else [request.key]):
-        found.append(await _coordinator(key, request.key_type, at))
+    for key in dict.fromkeys(message.coordinator_keys if request.version >= BATCHED_FROM else [message.key]):
+        found.append(await _coordinator(key, message.key_type, request))
         await pace.step()
-    if at.version >= BATCHED_FROM:
+    if request.version >= BATCHED_FROM:
         return schema.Response(coordinators=found)
     (one,) = found
     return schema.Response(
@@ -43,14 +43,14 @@ async def _answer(request: schema.Request, at: "Request") -> schema.Response:
     )
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return the same error for every key."""
     if version < BATCHED_FROM:
         return schema.Response(error_code=code, error_message=None, node_id=-1, host="", port=-1)
-    return schema.Response(coordinators=[_nobody(key, code, None) for key in request.coordinator_keys])
+    return schema.Response(coordinators=[_nobody(key, code, None) for key in message.coordinator_keys])
 
 
-async def _coordinator(key: str, key_type: int, at: "Request") -> schema.ResponseCoordinator:
+async def _coordinator(key: str, key_type: int, request: "Request") -> schema.ResponseCoordinator:
     if key_type == TRANSACTION:
         # librdkafka repeats the search for ever on anything but an authorization error, and Java shows our sentence for
         # every error but TRANSACTIONAL_ID_AUTHORIZATION_FAILED. This one ends the producer at once in Java, librdkafka,
@@ -59,12 +59,12 @@ async def _coordinator(key: str, key_type: int, at: "Request") -> schema.Respons
     if key_type != GROUP:
         return _nobody(key, ErrorCode.INVALID_REQUEST, f"There is no coordinator of key type {key_type} here.")
     try:
-        await at.broker.groups.check_available(key)
+        await request.broker.groups.check_available(key)
     except Refused as refused:
         return _nobody(key, refused.code, refused.message)
-    advertised = at.connection.listener.advertised
+    advertised = request.connection.listener.advertised
     return schema.ResponseCoordinator(
-        key=key, node_id=at.broker.node_id, host=advertised.host, port=advertised.port, error_message=None
+        key=key, node_id=request.broker.node_id, host=advertised.host, port=advertised.port, error_message=None
     )
 
 

@@ -17,18 +17,18 @@ KEY = schema.KEY
 VERSIONS = range(0, 5)
 
 
-def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response]:
+def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Response]:
     """Keep the member for another session timeout; the response may tell it to rejoin.
 
     A heartbeat waits behind no request that changes its group, on another connection: it changes no more than the end
     of a session, and members must not lose theirs because somebody sends large commits.
     """
-    beaten = at.broker.groups.heartbeat(
+    beaten = request.broker.groups.heartbeat(
         Heartbeat(
-            group=request.group_id,
-            generation=request.generation_id,
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
+            group=message.group_id,
+            generation=message.generation_id,
+            member_id=message.member_id,
+            instance_id=message.group_instance_id,
         )
     )
     return _answer(beaten)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
 from logmark.broker.api.describe_configs import BROKER, TOPIC
-from logmark.broker.pace import Pace, decide_each
+from logmark.broker.event_loop_turns import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog, settings
 from logmark.wire.schema import incremental_alter_configs as schema
@@ -25,24 +25,24 @@ VERSIONS = range(0, 2)
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def handle(request: schema.Request, at: "Request") -> LongWork:
+def handle(message: schema.Request, request: "Request") -> LongWork:
     """Change settings of topics by one change, of each topic all or none."""
     # The requests behind it on the same connection take effect after it.
-    return LongWork(_answer(request, at))
+    return LongWork(_answer(message, request))
 
 
-async def _answer(request: schema.Request, at: "Request") -> schema.Response:
-    named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+async def _answer(message: schema.Request, request: "Request") -> schema.Response:
+    named = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
     decisions = [
-        partial(_overrides, each, at, is_repeated=named[each.resource_type, each.resource_name] > 1)
-        for each in request.resources
+        partial(_overrides, each, request, is_repeated=named[each.resource_type, each.resource_name] > 1)
+        for each in message.resources
     ]
     pace = Pace()
     outcomes: Sequence[object] = (
-        await decide_each(decisions, pace) if request.validate_only else await at.broker.logs.override(decisions)
+        await decide_each(decisions, pace) if message.validate_only else await request.broker.logs.override(decisions)
     )
     answers = []
-    for resource, outcome in zip(request.resources, outcomes, strict=True):
+    for resource, outcome in zip(message.resources, outcomes, strict=True):
         refused = outcome if isinstance(outcome, Refused) else None
         answers.append(
             schema.ResponseResource(
@@ -57,7 +57,7 @@ async def _answer(request: schema.Request, at: "Request") -> schema.Response:
 
 
 def _overrides(
-    resource: schema.RequestResource, at: "Request", *, is_repeated: bool
+    resource: schema.RequestResource, request: "Request", *, is_repeated: bool
 ) -> tuple["Topic", dict[str, str]]:
     """Return a topic and the overrides that it gets; raises Refused if it cannot get them."""
     if is_repeated:
@@ -72,7 +72,7 @@ def _overrides(
     if not resource.resource_name:
         raise Refused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     catalog.check_name(resource.resource_name)
-    topic = at.broker.logs.find(resource.resource_name)
+    topic = request.broker.logs.find(resource.resource_name)
     names = [config.name for config in resource.configs]
     if len(names) != len(set(names)):
         raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -111,13 +111,13 @@ def _change(
     settings.check(name, overrides[name])
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return every resource with the error."""
     return schema.Response(
         responses=[
             schema.ResponseResource(
                 error_code=code, resource_type=resource.resource_type, resource_name=resource.resource_name
             )
-            for resource in request.resources
+            for resource in message.resources
         ]
     )

@@ -16,12 +16,12 @@ KEY = schema.KEY
 VERSIONS = range(0, 5)
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+async def handle(message: schema.Request, request: "Request") -> schema.Response:
     """Return a new producer id with epoch 0, never handed out before."""
-    if request.transactional_id == "" or (request.producer_id == -1) != (request.producer_epoch == -1):
+    if message.transactional_id == "" or (message.producer_id == -1) != (message.producer_epoch == -1):
         return schema.Response(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
-    if request.transactional_id is not None:
+    if message.transactional_id is not None:
         return schema.Response(
             error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
         )
-    return schema.Response(producer_id=await at.broker.logs.next_producer_id(), producer_epoch=0)
+    return schema.Response(producer_id=await request.broker.logs.next_producer_id(), producer_epoch=0)

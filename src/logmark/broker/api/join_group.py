@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, Buffers, LongBody
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.commands import Join, Joined, JoinedMember, Protocol
 from logmark.errors import ErrorCode
 from logmark.wire.schema import join_group as schema
@@ -31,40 +31,40 @@ def request_bytes_max(broker: "Broker") -> int:
     return broker.config.int("group.member.max.bytes") + NAMES_BYTES_MAX
 
 
-def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response | Buffers]:
+def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Response | Buffers]:
     """Return the member's generation; the leader also gets the list of members."""
-    joined = at.broker.groups.join(
+    joined = request.broker.groups.join(
         Join(
-            group=request.group_id,
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
-            client_id=at.client_id or "",
-            client_host=at.client_host,
-            protocol_type=request.protocol_type,
-            protocols=tuple(Protocol(each.name, each.metadata) for each in request.protocols),
-            session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=request.rebalance_timeout_ms if at.version >= 1 else request.session_timeout_ms,
-            must_know_its_id=at.version >= 4,
-            can_skip_assignment=at.version >= 9,
+            group=message.group_id,
+            member_id=message.member_id,
+            instance_id=message.group_instance_id,
+            client_id=request.client_id or "",
+            client_host=request.client_host,
+            protocol_type=message.protocol_type,
+            protocols=tuple(Protocol(each.name, each.metadata) for each in message.protocols),
+            session_timeout_ms=message.session_timeout_ms,
+            rebalance_timeout_ms=message.rebalance_timeout_ms if request.version >= 1 else message.session_timeout_ms,
+            must_know_its_id=request.version >= 4,
+            can_skip_assignment=request.version >= 9,
         )
     )
-    return _answer(joined, at)
+    return _answer(joined, request)
 
 
-async def _answer(waiting: Awaitable[Joined], at: "Request") -> schema.Response | Buffers:
+async def _answer(waiting: Awaitable[Joined], request: "Request") -> schema.Response | Buffers:
     joined = await waiting
     if len(joined.members) > LARGE:
-        return await _long_body(joined, at)
-    return _response(joined, [_member(each) for each in joined.members], at)
+        return await _long_body(joined, request)
+    return _response(joined, [_member(each) for each in joined.members], request)
 
 
-async def _long_body(joined: Joined, at: "Request") -> Buffers:
+async def _long_body(joined: Joined, request: "Request") -> Buffers:
     pace = Pace()
-    body = LongBody(schema, at.version)
+    body = LongBody(schema, request.version)
     for each in joined.members:
         body.add(_member(each))
         await pace.step()
-    return body.finish(_response(joined, [], at))
+    return body.finish(_response(joined, [], request))
 
 
 def _member(member: JoinedMember) -> schema.ResponseMember:
@@ -73,12 +73,12 @@ def _member(member: JoinedMember) -> schema.ResponseMember:
     )
 
 
-def _response(joined: Joined, members: list[schema.ResponseMember], at: "Request") -> schema.Response:
+def _response(joined: Joined, members: list[schema.ResponseMember], request: "Request") -> schema.Response:
     return schema.Response(
         error_code=joined.error,
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
-        protocol_name=_protocol(joined.protocol, at.version),
+        protocol_name=_protocol(joined.protocol, request.version),
         leader=joined.leader,
         skip_assignment=joined.skip_assignment,
         member_id=joined.member_id,
@@ -86,9 +86,9 @@ def _response(joined: Joined, members: list[schema.ResponseMember], at: "Request
     )
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return the error, with the id that the member came with."""
-    return schema.Response(error_code=code, protocol_name=_protocol(None, version), member_id=request.member_id)
+    return schema.Response(error_code=code, protocol_name=_protocol(None, version), member_id=message.member_id)
 
 
 def _protocol(name: str | None, version: int) -> str | None:

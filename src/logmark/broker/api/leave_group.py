@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.commands import Leave, Leaver, Left
 from logmark.errors import ErrorCode
 from logmark.wire.schema import leave_group as schema
@@ -22,24 +22,24 @@ GROUP_FIELD = "group_id"
 LEAVERS_AT_ONCE = 500
 
 
-def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
+def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Response] | LongWork:
     """Remove the members and return an error code for each."""
-    if at.version < 3:
-        return _answer_alone(_leave(request, at, [Leaver(request.member_id)]))
-    if len(request.members) > LARGE:
-        return LongWork(_leave_in_portions(request, at))
-    return _answer(_leave_together(request, at, request.members))
+    if request.version < 3:
+        return _answer_alone(_leave(message, request, [Leaver(message.member_id)]))
+    if len(message.members) > LARGE:
+        return LongWork(_leave_in_portions(message, request))
+    return _answer(_leave_together(message, request, message.members))
 
 
-def _leave(request: schema.Request, at: "Request", leavers: Iterable[Leaver]) -> Awaitable[Left]:
+def _leave(message: schema.Request, request: "Request", leavers: Iterable[Leaver]) -> Awaitable[Left]:
     """Remove the members now; without any, the answer still tells whether there is such a group."""
-    return at.broker.groups.leave(Leave(group=request.group_id, leavers=tuple(leavers)))
+    return request.broker.groups.leave(Leave(group=message.group_id, leavers=tuple(leavers)))
 
 
 def _leave_together(
-    request: schema.Request, at: "Request", members: Iterable[schema.RequestMember]
+    message: schema.Request, request: "Request", members: Iterable[schema.RequestMember]
 ) -> Awaitable[Left]:
-    return _leave(request, at, (Leaver(each.member_id, each.group_instance_id) for each in members))
+    return _leave(message, request, (Leaver(each.member_id, each.group_instance_id) for each in members))
 
 
 async def _answer_alone(left: Awaitable[Left]) -> schema.Response:
@@ -50,11 +50,11 @@ async def _answer(left: Awaitable[Left]) -> schema.Response:
     return schema.Response(members=[_member(*each) for each in (await left).errors])
 
 
-async def _leave_in_portions(request: schema.Request, at: "Request") -> schema.Response:
+async def _leave_in_portions(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
     members = []
-    for begin in range(0, len(request.members), LEAVERS_AT_ONCE):
-        left = await _leave_together(request, at, request.members[begin : begin + LEAVERS_AT_ONCE])
+    for begin in range(0, len(message.members), LEAVERS_AT_ONCE):
+        left = await _leave_together(message, request, message.members[begin : begin + LEAVERS_AT_ONCE])
         for each in left.errors:
             members.append(_member(*each))
             await pace.step()

@@ -6,7 +6,7 @@ v3  flexible     v4  by state (KIP-518)     v5  by type (KIP-848): all groups he
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.wire.schema import list_groups as schema
 
 if TYPE_CHECKING:
@@ -18,17 +18,17 @@ VERSIONS = range(0, 6)
 CLASSIC = "classic"
 
 
-def handle(request: schema.Request, at: "Request") -> LongWork:
+def handle(message: schema.Request, request: "Request") -> LongWork:
     """Return the groups in the requested states and of the requested types; no filter means all."""
-    return LongWork(_answer(request, at))
+    return LongWork(_answer(message, request))
 
 
-async def _answer(request: schema.Request, at: "Request") -> schema.Response:
-    states = {state.lower() for state in request.states_filter}
-    types = {kind.lower() for kind in request.types_filter}
+async def _answer(message: schema.Request, request: "Request") -> schema.Response:
+    states = {state.lower() for state in message.states_filter}
+    types = {kind.lower() for kind in message.types_filter}
     pace = Pace()
     listed = []
-    for group in [] if types and CLASSIC not in types else await at.broker.groups.list_groups(pace):
+    for group in [] if types and CLASSIC not in types else await request.broker.groups.list_groups(pace):
         if not states or group.state.lower() in states:
             listed.append(
                 schema.ResponseGroup(

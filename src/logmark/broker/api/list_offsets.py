@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
-from logmark.broker.pace import Pace, Steps, run_at_once, run_in_turns
+from logmark.broker.event_loop_turns import Pace, Steps, run_at_once, run_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log.partition import Partition
 from logmark.wire.schema import list_offsets as schema
@@ -36,38 +36,38 @@ LOOK_UP_STEPS = 10
 Times = list[tuple[schema.ResponsePartition, Partition, int | None]]
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
+def handle(message: schema.Request, request: "Request") -> schema.Response | LongWork:
     """Look up each partition by itself; an error is that partition's alone."""
-    if sum(len(topic.partitions) for topic in request.topics) > LARGE:
-        return LongWork(_answer_later(request, at))
-    response, times = run_at_once(_look_up(request, at))
-    return LongWork(_with_times(response, times, request, at, Pace()), is_in_line=False) if times else response
+    if sum(len(topic.partitions) for topic in message.topics) > LARGE:
+        return LongWork(_answer_later(message, request))
+    response, times = run_at_once(_look_up(message, request))
+    return LongWork(_with_times(response, times, message, request, Pace()), is_in_line=False) if times else response
 
 
-async def _answer_later(request: schema.Request, at: "Request") -> schema.Response:
+async def _answer_later(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
-    response, times = await run_in_turns(_look_up(request, at), pace)
-    return await _with_times(response, times, request, at, pace)
+    response, times = await run_in_turns(_look_up(message, request), pace)
+    return await _with_times(response, times, message, request, pace)
 
 
-def _look_up(request: schema.Request, at: "Request") -> Steps[tuple[schema.Response, Times]]:
+def _look_up(message: schema.Request, request: "Request") -> Steps[tuple[schema.Response, Times]]:
     # A partition that is asked for several times is answered once, with an error.
     asked: Counter[tuple[str, int]] = Counter()
     wanted: dict[str, dict[int, schema.RequestPartition]] = {}
-    for topic in request.topics:
+    for topic in message.topics:
         partitions = wanted.setdefault(topic.name, {})
         for each in topic.partitions:
             asked[topic.name, each.partition_index] += 1
             partitions[each.partition_index] = each
             yield 1
-    is_committed = request.isolation_level == READ_COMMITTED
+    is_committed = message.isolation_level == READ_COMMITTED
     times: Times = []
     topics = []
     for name, partitions in wanted.items():
         answers = []
         for index, each in partitions.items():
             partition, answer = _answer(
-                name, each, at, is_repeated=asked[name, index] > 1, is_committed=is_committed
+                name, each, request, is_repeated=asked[name, index] > 1, is_committed=is_committed
             )
             if partition is not None:
                 times.append((answer, partition, None if each.timestamp == MAX_TIMESTAMP else each.timestamp))
@@ -78,17 +78,17 @@ def _look_up(request: schema.Request, at: "Request") -> Steps[tuple[schema.Respo
 
 
 def _answer(
-    topic: str, wanted: schema.RequestPartition, at: "Request", *, is_repeated: bool, is_committed: bool
+    topic: str, wanted: schema.RequestPartition, request: "Request", *, is_repeated: bool, is_committed: bool
 ) -> tuple[Partition | None, schema.ResponsePartition]:
     """Return the answer; with a partition if it waits for a look-up by time there, which may take long."""
     try:
         if is_repeated:
             raise Refused(ErrorCode.INVALID_REQUEST)
-        partition = at.broker.logs.partition(topic, wanted.partition_index)
+        partition = request.broker.logs.partition(topic, wanted.partition_index)
         if partition is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         check_leader_epoch(wanted.current_leader_epoch)
-        if wanted.timestamp < 0 and at.version < _SINCE.get(wanted.timestamp, at.version + 1):
+        if wanted.timestamp < 0 and request.version < _SINCE.get(wanted.timestamp, request.version + 1):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION)
     except Refused as refused:
         return None, _failed(wanted.partition_index, refused.code)
@@ -105,15 +105,15 @@ def _find_offset(partition: Partition, which: int, *, is_committed: bool) -> int
 
 
 async def _with_times(
-    response: schema.Response, times: Times, request: schema.Request, at: "Request", pace: Pace
+    response: schema.Response, times: Times, message: schema.Request, request: "Request", pace: Pace
 ) -> schema.Response:
-    is_committed = request.isolation_level == READ_COMMITTED
+    is_committed = message.isolation_level == READ_COMMITTED
     for answer, partition, timestamp in times:
         # A look-up reads an index and a batch from the disk, but for an empty log.
         await pace.step(LOOK_UP_STEPS if partition.size_bytes else 1)
         try:
             # Each holds a batch in memory.
-            async with at.broker.dispatcher.look_ups:
+            async with request.broker.dispatcher.look_ups:
                 found = await partition.look_up(timestamp)
         except Refused as refused:
             answer.error_code = refused.code
@@ -147,7 +147,7 @@ def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
     )
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return every requested partition with the error."""
     return schema.Response(
         topics=[
@@ -157,6 +157,6 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
                     _failed(partition.partition_index, code) for partition in topic.partitions
                 ],
             )
-            for topic in request.topics
+            for topic in message.topics
         ]
     )

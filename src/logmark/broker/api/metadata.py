@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, Buffers, LongWork, SharedBody, SharedBytes
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace, Steps, run_at_once, run_in_turns
 from logmark.broker.logs import NewTopic, Topic
-from logmark.broker.pace import STEPS_IN_A_TURN, Pace, Steps, run_at_once, run_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.partition import Partition
@@ -37,117 +37,120 @@ Key = tuple[str | None, bytes]
 Missing = Mapping[str, Callable[[], NewTopic]]
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
+def handle(message: schema.Request, request: "Request") -> schema.Response | LongWork:
     """Describe the one broker and every requested topic; later if there are many, or if some are to be created."""
-    if at.version < IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
+    if request.version < IDS_FROM and any(
+        topic.name is None or topic.topic_id != NO_ID for topic in message.topics or ()
+    ):
         # Versions 10 and 11 have a field for ids, but they are not looked up by them.
-        return refuse(request, ErrorCode.INVALID_REQUEST, at.version)
+        return refuse(message, ErrorCode.INVALID_REQUEST, request.version)
     wanted: Collection[Topic | Key]
     missing: Missing
     # Version 0 has no null array: an empty one means all topics.
-    if request.topics is None or (at.version == 0 and not request.topics):
-        wanted, missing = at.broker.logs.topics(), {}
-        if _is_large(wanted, at):
-            return LongWork(_share_all(request, at), is_in_line=False)
+    if message.topics is None or (request.version == 0 and not message.topics):
+        wanted, missing = request.broker.logs.topics(), {}
+        if _is_large(wanted, request):
+            return LongWork(_share_all(message, request), is_in_line=False)
     else:
-        keys = {(topic.name, topic.topic_id): None for topic in request.topics}
-        wanted, missing = list(keys), _to_be_created(keys, request, at)
-    if missing or _is_large(wanted, at):
-        return LongWork(_answer_later(wanted, missing, request, at))
-    return _response(run_at_once(_answers(wanted, {}, request, at)), request, at)
+        keys = {(topic.name, topic.topic_id): None for topic in message.topics}
+        wanted, missing = list(keys), _to_be_created(keys, message, request)
+    if missing or _is_large(wanted, request):
+        return LongWork(_answer_later(wanted, missing, message, request))
+    return _response(run_at_once(_answers(wanted, {}, message, request)), message, request)
 
 
-async def _share_all(request: schema.Request, at: "Request") -> Buffers:
+async def _share_all(message: schema.Request, request: "Request") -> Buffers:
     """Return the answer with all topics, which others share who ask for it at the same time.
 
     They get it one after another, each in a turn of the event loop.
     """
-    operations = request.include_cluster_authorized_operations, request.include_topic_authorized_operations
-    key = (KEY, at.version, at.connection.listener.advertised, *operations)
-    dispatcher = at.broker.dispatcher
-    body = await asyncio.shield(dispatcher.share("Metadata", key, partial(_encode_all, request, at)))
+    operations = message.include_cluster_authorized_operations, message.include_topic_authorized_operations
+    key = (KEY, request.version, request.connection.listener.advertised, *operations)
+    dispatcher = request.broker.dispatcher
+    body = await asyncio.shield(dispatcher.share("Metadata", key, partial(_encode_all, message, request)))
     await Pace().step(STEPS_IN_A_TURN)
     return [SharedBytes(body)]
 
 
-async def _encode_all(request: schema.Request, at: "Request") -> SharedBody:
-    topics = await run_in_turns(_answers(at.broker.logs.topics(), {}, request, at))
-    response = _response(topics, request, at)
-    encoded = await at.broker.dispatcher.in_thread(partial(encode_response, schema, at.version, response))
-    return SharedBody(encoded, at.broker.budget)
+async def _encode_all(message: schema.Request, request: "Request") -> SharedBody:
+    topics = await run_in_turns(_answers(request.broker.logs.topics(), {}, message, request))
+    response = _response(topics, message, request)
+    encoded = await request.broker.dispatcher.in_thread(partial(encode_response, schema, request.version, response))
+    return SharedBody(encoded, request.broker.budget)
 
 
-def _is_large(wanted: Collection[Topic | Key], at: "Request") -> bool:
+def _is_large(wanted: Collection[Topic | Key], request: "Request") -> bool:
     """Return whether there are many topics, or many partitions in them."""
     if len(wanted) > LARGE:
         return True
-    found = (_find(each, at) for each in wanted)
+    found = (_find(each, request) for each in wanted)
     return sum(topic.partition_count for topic in found if topic is not None) > LARGE
 
 
 async def _answer_later(
-    wanted: Collection[Topic | Key], missing: Missing, request: schema.Request, at: "Request"
+    wanted: Collection[Topic | Key], missing: Missing, message: schema.Request, request: "Request"
 ) -> schema.Response:
     refused: dict[str, ErrorCode] = {}
     if missing:
-        outcomes = await at.broker.logs.create_topics(list(missing.values()))
+        outcomes = await request.broker.logs.create_topics(list(missing.values()))
         refused = {
             name: outcome.code for name, outcome in zip(missing, outcomes, strict=True) if isinstance(outcome, Refused)
         }
-    return _response(await run_in_turns(_answers(wanted, refused, request, at)), request, at)
+    return _response(await run_in_turns(_answers(wanted, refused, message, request)), message, request)
 
 
 def _answers(
-    wanted: Collection[Topic | Key], refused: Mapping[str, ErrorCode], request: schema.Request, at: "Request"
+    wanted: Collection[Topic | Key], refused: Mapping[str, ErrorCode], message: schema.Request, request: "Request"
 ) -> Steps[list[schema.ResponseTopic]]:
     topics = []
     for each in wanted:
-        found = _find(each, at)
-        answer = _answer(each, found, refused, request)
+        found = _find(each, request)
+        answer = _answer(each, found, refused, message)
         topics.append(answer)
         yield 1
         for partition in found.partitions if found is not None else ():
-            answer.partitions.append(_described(partition, at.broker.node_id))
+            answer.partitions.append(_described(partition, request.broker.node_id))
             yield 1
     return topics
 
 
-def _response(topics: list[schema.ResponseTopic], request: schema.Request, at: "Request") -> schema.Response:
-    broker, advertised = at.broker, at.connection.listener.advertised
+def _response(topics: list[schema.ResponseTopic], message: schema.Request, request: "Request") -> schema.Response:
+    broker, advertised = request.broker, request.connection.listener.advertised
     return schema.Response(
         brokers=[schema.ResponseBroker(node_id=broker.node_id, host=advertised.host, port=advertised.port, rack=None)],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+            CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NO_OPERATIONS
         ),
     )
 
 
-def _to_be_created(wanted: Iterable[Key], request: schema.Request, at: "Request") -> Missing:
+def _to_be_created(wanted: Iterable[Key], message: schema.Request, request: "Request") -> Missing:
     """Return the topics that are not there, if the client and the broker allow that they are created."""
-    logs = at.broker.logs
+    logs = request.broker.logs
     unknown = [name for name, topic_id in wanted if name and topic_id == NO_ID and logs.topic(name) is None]
-    is_allowed = at.version < 4 or request.allow_auto_topic_creation
-    if not (unknown and is_allowed and at.broker.config.bool("auto.create.topics.enable")):
+    is_allowed = request.version < 4 or message.allow_auto_topic_creation
+    if not (unknown and is_allowed and request.broker.config.bool("auto.create.topics.enable")):
         return {}
-    partitions = at.broker.config.int("num.partitions")
+    partitions = request.broker.config.int("num.partitions")
     return {
         name: logs.new_offsets_topic if name == logs.offsets_topic_name else partial(NewTopic, name, partitions, {})
         for name in unknown
     }
 
 
-def _find(wanted: Topic | Key, at: "Request") -> Topic | None:
+def _find(wanted: Topic | Key, request: "Request") -> Topic | None:
     if isinstance(wanted, Topic):
         return wanted
     name, topic_id = wanted
-    return at.broker.logs.topic_by_id(topic_id) if name is None or topic_id != NO_ID else at.broker.logs.topic(name)
+    logs = request.broker.logs
+    return logs.topic_by_id(topic_id) if name is None or topic_id != NO_ID else logs.topic(name)
 
 
 def _answer(
-    wanted: Topic | Key, found: Topic | None, refused: Mapping[str, ErrorCode], request: schema.Request
+    wanted: Topic | Key, found: Topic | None, refused: Mapping[str, ErrorCode], message: schema.Request
 ) -> schema.ResponseTopic:
     """Return the answer for a topic without its partitions."""
     if found is not None:
@@ -156,7 +159,7 @@ def _answer(
             topic_id=found.id,
             is_internal=found.is_internal,
             topic_authorized_operations=(
-                TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
+                TOPIC_OPERATIONS if message.include_topic_authorized_operations else NO_OPERATIONS
             ),
         )
     assert not isinstance(wanted, Topic)
@@ -187,7 +190,7 @@ def _described(partition: Partition, node: int) -> schema.ResponsePartition:
     )
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return every requested topic with the error."""
     return schema.Response(
         topics=[
@@ -196,6 +199,6 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
                 name=topic.name if version >= IDS_FROM else topic.name or "",
                 topic_id=topic.topic_id,
             )
-            for topic in request.topics or []
+            for topic in message.topics or []
         ]
     )

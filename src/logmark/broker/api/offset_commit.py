@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LateReply, LongWork
-from logmark.broker.pace import Pace, Steps, run_at_once, run_in_turns
+from logmark.broker.event_loop_turns import Pace, Steps, run_at_once, run_in_turns
 from logmark.coordination.commands import CommitOffsets, OffsetsCommitted, OffsetToCommit
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_commit as schema
@@ -31,40 +31,40 @@ METADATA_CHARS_AT_ONCE = 8 * 1024 * 1024
 Errors = dict[tuple[str, int], ErrorCode]
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | LateReply | LongWork:
+def handle(message: schema.Request, request: "Request") -> schema.Response | LateReply | LongWork:
     """Commit the offsets of partitions that exist; the response has an error code for every partition.
 
     Of a partition that is named several times the last offset counts.
     """
-    if sum(len(topic.partitions) for topic in request.topics) > LARGE:
-        return LongWork(_commit_many(request, at))
-    errors, known = run_at_once(_known_offsets(request, at))
+    if sum(len(topic.partitions) for topic in message.topics) > LARGE:
+        return LongWork(_commit_many(message, request))
+    errors, known = run_at_once(_known_offsets(message, request))
     if errors and not known:
         # A request of unknown partitions only is answered as such, whatever the group.
-        return run_at_once(_response(request, errors))
+        return run_at_once(_response(message, errors))
     reply = LateReply()
 
     def answered(outcome: OffsetsCommitted | Refused) -> None:
         _note(outcome, known, errors)
-        reply.complete(run_at_once(_response(request, errors)))
+        reply.complete(run_at_once(_response(message, errors)))
 
     try:
-        at.broker.groups.commit_offsets(_command(request, at, known), answered)
+        request.broker.groups.commit_offsets(_command(message, request, known), answered)
     except Refused as refused:
         answered(refused)
     return reply
 
 
-async def _commit_many(request: schema.Request, at: "Request") -> schema.Response:
+async def _commit_many(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
-    errors, known = await run_in_turns(_known_offsets(request, at), pace)
+    errors, known = await run_in_turns(_known_offsets(message, request), pace)
     waiting: list[tuple[list[OffsetToCommit], asyncio.Future[OffsetsCommitted | Refused]]] = []
     # Without a known partition the group is not looked at, as above.
     for portion in _portions(known):
         answer: asyncio.Future[OffsetsCommitted | Refused] = asyncio.get_running_loop().create_future()
         waiting.append((portion, answer))
         try:
-            at.broker.groups.commit_offsets(_command(request, at, portion), partial(_settle, answer))
+            request.broker.groups.commit_offsets(_command(message, request, portion), partial(_settle, answer))
         except Refused as refused:
             answer.set_result(refused)
         # Deciding, writing and applying it took about that many steps.
@@ -72,7 +72,7 @@ async def _commit_many(request: schema.Request, at: "Request") -> schema.Respons
     for portion, answer in waiting:
         _note(await answer, portion, errors)
         await pace.step(len(portion))
-    return await run_in_turns(_response(request, errors), pace)
+    return await run_in_turns(_response(message, errors), pace)
 
 
 def _settle(
@@ -82,12 +82,12 @@ def _settle(
         answer.set_result(outcome)
 
 
-def _known_offsets(request: schema.Request, at: "Request") -> Steps[tuple[Errors, list[OffsetToCommit]]]:
+def _known_offsets(message: schema.Request, request: "Request") -> Steps[tuple[Errors, list[OffsetToCommit]]]:
     """Return the errors of unknown partitions, and what is to be committed for the others."""
-    logs = at.broker.logs
+    logs = request.broker.logs
     errors: Errors = {}
     known: dict[tuple[str, int], OffsetToCommit] = {}
-    for topic in request.topics:
+    for topic in message.topics:
         for each in topic.partitions:
             where = topic.name, each.partition_index
             if logs.partition(*where) is None:
@@ -112,15 +112,15 @@ def _portions(offsets: list[OffsetToCommit]) -> Iterator[list[OffsetToCommit]]:
         yield portion
 
 
-def _command(request: schema.Request, at: "Request", offsets: list[OffsetToCommit]) -> CommitOffsets:
+def _command(message: schema.Request, request: "Request", offsets: list[OffsetToCommit]) -> CommitOffsets:
     return CommitOffsets(
-        group=request.group_id,
-        generation=request.generation_id_or_member_epoch,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        retention_ms=None if request.retention_time_ms == -1 else request.retention_time_ms,
+        group=message.group_id,
+        generation=message.generation_id_or_member_epoch,
+        member_id=message.member_id,
+        instance_id=message.group_instance_id,
+        retention_ms=None if message.retention_time_ms == -1 else message.retention_time_ms,
         offsets=tuple(offsets),
-        unknown_group_error=ErrorCode.GROUP_ID_NOT_FOUND if at.version >= 9 else ErrorCode.ILLEGAL_GENERATION,
+        unknown_group_error=ErrorCode.GROUP_ID_NOT_FOUND if request.version >= 9 else ErrorCode.ILLEGAL_GENERATION,
     )
 
 
@@ -130,14 +130,14 @@ def _note(outcome: OffsetsCommitted | Refused, offsets: list[OffsetToCommit], er
         errors[offset.topic, offset.partition] = code
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return the same error for every partition: the response has no other field for it."""
-    return run_at_once(_response(request, defaultdict(lambda: code)))
+    return run_at_once(_response(message, defaultdict(lambda: code)))
 
 
-def _response(request: schema.Request, errors: Mapping[tuple[str, int], ErrorCode]) -> Steps[schema.Response]:
+def _response(message: schema.Request, errors: Mapping[tuple[str, int], ErrorCode]) -> Steps[schema.Response]:
     found: dict[str, dict[int, schema.ResponsePartition]] = {}
-    for topic in request.topics:
+    for topic in message.topics:
         answers = found.setdefault(topic.name, {})
         for each in topic.partitions:
             index = each.partition_index

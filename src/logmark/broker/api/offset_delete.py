@@ -4,7 +4,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.commands import DeleteOffsets
 from logmark.errors import ErrorCode
 from logmark.wire.schema import offset_delete as schema
@@ -20,25 +20,25 @@ GROUP_FIELD = "group_id"
 PARTITIONS_AT_ONCE = 500
 
 
-def handle(request: schema.Request, at: "Request") -> LongWork:
+def handle(message: schema.Request, request: "Request") -> LongWork:
     """Return an error code for every partition, once."""
-    return LongWork(_answer(request, at))
+    return LongWork(_answer(message, request))
 
 
-async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+async def _answer(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
     errors: dict[tuple[str, int], ErrorCode] = {}
-    for topic in request.topics:
+    for topic in message.topics:
         for each in topic.partitions:
             key = topic.name, each.partition_index
-            is_known = at.broker.logs.partition(*key) is not None
+            is_known = request.broker.logs.partition(*key) is not None
             errors[key] = ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             await pace.step()
     known = (key for key, error in list(errors.items()) if error is ErrorCode.NONE)
     # The group is looked at first, also where no partition is known.
     portion = tuple(islice(known, PARTITIONS_AT_ONCE))
     while True:
-        deleted = await at.broker.groups.delete_offsets(DeleteOffsets(group=request.group_id, partitions=portion))
+        deleted = await request.broker.groups.delete_offsets(DeleteOffsets(group=message.group_id, partitions=portion))
         errors.update(zip(portion, deleted.errors, strict=True))
         await pace.step(2 * len(portion))
         portion = tuple(islice(known, PARTITIONS_AT_ONCE))

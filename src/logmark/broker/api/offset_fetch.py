@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
-from logmark.broker.pace import Pace
+from logmark.broker.event_loop_turns import Pace
 from logmark.coordination.committed_offsets import CommittedOffset
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_fetch as schema
@@ -28,29 +28,29 @@ OffsetsByPartition = Mapping[tuple[str, int], CommittedOffset]
 Wanted = dict[str, dict[int, None]] | None
 
 
-def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
+def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Response] | LongWork:
     """Return the committed offsets of each group; -1 where it has none.
 
     All offsets of a group are answered once, and a partition that is repeated for a group once.
     """
-    answer = _answer_groups(request, at) if at.version >= GROUPS_FROM else _answer_group(request, at)
-    return answer if _is_small(request) else LongWork(answer)
+    answer = _answer_groups(message, request) if request.version >= GROUPS_FROM else _answer_group(message, request)
+    return answer if _is_small(message) else LongWork(answer)
 
 
-def _is_small(request: schema.Request) -> bool:
+def _is_small(message: schema.Request) -> bool:
     """Return whether a few partitions are asked for; all those of a group may be many."""
     count = 0
-    for topics in (request.topics, *(group.topics for group in request.groups[: LARGE + 1])):
+    for topics in (message.topics, *(group.topics for group in message.groups[: LARGE + 1])):
         if topics is None:
             return False
         count += 1 + sum(len(topic.partition_indexes) for topic in topics)
     return count <= LARGE
 
 
-async def _answer_group(request: schema.Request, at: "Request") -> schema.Response:
+async def _answer_group(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
-    wanted = await _wanted(request.topics, pace)
-    committed = await at.broker.groups.committed_offsets(request.group_id)
+    wanted = await _wanted(message.topics, pace)
+    committed = await request.broker.groups.committed_offsets(message.group_id)
     topics: dict[str, list[schema.ResponsePartition]] = {}
     for name, partition, offset in _found(wanted, committed):
         topics.setdefault(name, []).append(
@@ -67,24 +67,24 @@ async def _answer_group(request: schema.Request, at: "Request") -> schema.Respon
     )
 
 
-async def _answer_groups(request: schema.Request, at: "Request") -> schema.Response:
+async def _answer_groups(message: schema.Request, request: "Request") -> schema.Response:
     pace = Pace()
     everything: set[str] = set()
     groups = []
-    for group in request.groups:
+    for group in message.groups:
         await pace.step()
         if group.topics is None:
             if group.group_id in everything:
                 continue
             everything.add(group.group_id)
-        groups.append(await _group(group.group_id, await _wanted(group.topics, pace), at, pace))
+        groups.append(await _group(group.group_id, await _wanted(group.topics, pace), request, pace))
     return schema.Response(groups=groups)
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return the error of the whole request where its version has a field for it, else of every partition."""
     if version >= GROUPS_FROM:
-        return schema.Response(groups=[_refused(group.group_id, code) for group in request.groups])
+        return schema.Response(groups=[_refused(group.group_id, code) for group in message.groups])
     if version >= GROUP_ERROR_FROM:
         return schema.Response(error_code=code)
     return schema.Response(
@@ -98,15 +98,15 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
                     for partition in topic.partition_indexes
                 ],
             )
-            for topic in request.topics or []
+            for topic in message.topics or []
         ]
     )
 
 
-async def _group(group_id: str, wanted: Wanted, at: "Request", pace: Pace) -> schema.ResponseGroup:
+async def _group(group_id: str, wanted: Wanted, request: "Request", pace: Pace) -> schema.ResponseGroup:
     await pace.step(GROUP_STEPS)
     try:
-        committed = await at.broker.groups.committed_offsets(group_id)
+        committed = await request.broker.groups.committed_offsets(group_id)
     except Refused as refused:
         return _refused(group_id, refused.code)
     topics: dict[str, list[schema.ResponseGroupPartition]] = {}

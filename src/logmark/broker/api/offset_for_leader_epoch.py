@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork, answer_in_turns
 from logmark.broker.api.list_offsets import check_leader_epoch
-from logmark.broker.pace import Steps
+from logmark.broker.event_loop_turns import Steps
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.messages import Message
 from logmark.wire.schema import offset_for_leader_epoch as schema
@@ -20,26 +20,26 @@ KEY = schema.KEY
 VERSIONS = range(2, 5)
 
 
-def handle(request: schema.Request, at: "Request") -> Message | LongWork:
+def handle(message: schema.Request, request: "Request") -> Message | LongWork:
     """Return the end offset of each requested epoch, also of several in one partition, as in Kafka."""
-    return answer_in_turns(_answers(request, at), sum(len(topic.partitions) for topic in request.topics))
+    return answer_in_turns(_answers(message, request), sum(len(topic.partitions) for topic in message.topics))
 
 
-def _answers(request: schema.Request, at: "Request") -> Steps[Message]:
+def _answers(message: schema.Request, request: "Request") -> Steps[Message]:
     topics = []
-    for topic in request.topics:
+    for topic in message.topics:
         answers: list[schema.ResponsePartition] = []
         topics.append(schema.ResponseTopic(topic=topic.topic, partitions=answers))
         yield 1
         for partition in topic.partitions:
-            answers.append(_answer(topic.topic, partition, at))
+            answers.append(_answer(topic.topic, partition, request))
             yield 1
     return schema.Response(topics=topics)
 
 
-def _answer(topic: str, wanted: schema.RequestPartition, at: "Request") -> schema.ResponsePartition:
+def _answer(topic: str, wanted: schema.RequestPartition, request: "Request") -> schema.ResponsePartition:
     try:
-        partition = at.broker.logs.partition(topic, wanted.partition)
+        partition = request.broker.logs.partition(topic, wanted.partition)
         if partition is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         check_leader_epoch(wanted.current_leader_epoch)
@@ -53,7 +53,7 @@ def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
     return schema.ResponsePartition(partition=index, error_code=code, leader_epoch=-1, end_offset=-1)
 
 
-def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return every partition with the error."""
     return schema.Response(
         topics=[
@@ -63,6 +63,6 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
                     _failed(partition.partition, code) for partition in topic.partitions
                 ],
             )
-            for topic in request.topics
+            for topic in message.topics
         ]
     )

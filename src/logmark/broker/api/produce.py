@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logmark.broker.answers import Buffers, LateAnswer, LongWork
-from logmark.broker.pace import STEPS_IN_A_TURN, Pace, run_in_turns
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace, run_in_turns
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.partition import Appended, Partition
 from logmark.wire import batches, fast_requests
@@ -62,21 +62,21 @@ class _Waiting(NamedTuple):
 
 
 def handle_frame(
-    frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
+    frame: memoryview, body_at: int, request: "Request", *, refuse_with: ErrorCode | None
 ) -> "Buffers | LateAnswer | asyncio.Future[Buffers | None] | LongWork | None":
     """Append every batch of the request, and answer when the disk has them."""
-    if at.version >= wire.FLEXIBLE_FROM and refuse_with is None:
+    if request.version >= wire.FLEXIBLE_FROM and refuse_with is None:
         usual = fast_requests.read_produce(frame.obj, body_at)
         if usual is not None:
-            return _append_only_batch(usual, frame, at)
-    steps = wire.decode_request_in_steps(at.version, frame, body_at)
+            return _append_only_batch(usual, frame, request)
+    steps = wire.decode_request_in_steps(request.version, frame, body_at)
     try:
         next(steps)
     except StopIteration as stop:
-        request: wire.ProduceRequest = stop.value
+        message: wire.ProduceRequest = stop.value
     else:
-        return LongWork(_work(run_in_turns(steps), at, refuse_with))
-    appends = _Appends(request, at, refuse_with)
+        return LongWork(_work(run_in_turns(steps), request, refuse_with))
+    appends = _Appends(message, request, refuse_with)
     if appends.cost > STEPS_IN_A_TURN:
         return LongWork(appends.run_in_turns())
     while appends.left:
@@ -88,32 +88,32 @@ def handle_frame(
 
 
 async def _work(
-    decoding: "Coroutine[Any, Any, wire.ProduceRequest]", at: "Request", refuse_with: ErrorCode | None
+    decoding: "Coroutine[Any, Any, wire.ProduceRequest]", request: "Request", refuse_with: ErrorCode | None
 ) -> "Buffers | asyncio.Future[Buffers | None] | None":
-    return await _Appends(await decoding, at, refuse_with).run_in_turns()
+    return await _Appends(await decoding, request, refuse_with).run_in_turns()
 
 
 def _append_only_batch(
-    usual: tuple[int, int, int, int, int, int], frame: memoryview, at: "Request"
+    usual: tuple[int, int, int, int, int, int], frame: memoryview, request: "Request"
 ) -> "Buffers | LateAnswer | asyncio.Future[Buffers | None] | LongWork | None":
     """Append the one batch of a usual request, without the containers for many."""
     acks, name_at, name_size, index, records_at, records_size = usual
     name = str(frame[name_at : name_at + name_size], "ascii")
     records = frame[records_at : records_at + records_size]
     try:
-        partition, appended = _append(name, index, records, at.broker, at.version)
+        partition, appended = _append(name, index, records, request.broker, request.version)
     except Refused as refused:
-        return _answer(acks, [(name, [_refused(index, refused)])], [], at)
+        return _answer(acks, [(name, [_refused(index, refused)])], [], request)
     except LogFailed as failed:
-        return _answer(acks, [(name, [_refused_by_disk(index, failed)])], [], at)
+        return _answer(acks, [(name, [_refused_by_disk(index, failed)])], [], request)
     except _TooLargeForLoop:
-        request = wire.ProduceRequest(None, acks, 0, [(name, [wire.PartitionData(index, records)])])
-        return LongWork(_Appends(request, at).run_in_turns())
+        message = wire.ProduceRequest(None, acks, 0, [(name, [wire.PartitionData(index, records)])])
+        return LongWork(_Appends(message, request).run_in_turns())
     if acks == 0:
         return None
     base, last, append_time_ms, log_start, _ = appended
     written = fast_requests.produced(
-        frame.obj, name_at, name_size, at.correlation_id, index, base, append_time_ms, log_start  # type: ignore[arg-type]
+        frame.obj, name_at, name_size, request.correlation_id, index, base, append_time_ms, log_start  # type: ignore[arg-type]
     )  # fmt: skip
     if partition.high_watermark > last:
         return [written]
@@ -123,7 +123,7 @@ def _append_only_batch(
         if failure is None:
             late.complete([written])
         else:
-            late.complete(_encode([(name, [_refused_by_disk(index, failure)])], at))
+            late.complete(_encode([(name, [_refused_by_disk(index, failure)])], request))
 
     partition.when_durable(last + 1, complete)
     return late
@@ -132,16 +132,16 @@ def _append_only_batch(
 class _Appends:
     """The batches of one request, appended one after another."""
 
-    def __init__(self, request: wire.ProduceRequest, at: "Request", refuse_with: ErrorCode | None = None) -> None:
-        self._at = at
-        self._broker = at.broker
-        self._acks = request.acks
-        self._refuse_with = refuse_with if request.acks in _LEGAL_ACKS else ErrorCode.INVALID_REQUIRED_ACKS
+    def __init__(self, message: wire.ProduceRequest, request: "Request", refuse_with: ErrorCode | None = None) -> None:
+        self._request = request
+        self._broker = request.broker
+        self._acks = message.acks
+        self._refuse_with = refuse_with if message.acks in _LEGAL_ACKS else ErrorCode.INVALID_REQUIRED_ACKS
         self._topics: dict[str, list[wire.PartitionAnswer]] = {}
         self._waiting: list[_Waiting] = []
         # Of what is sent twice to one partition the last counts, as in Kafka.
-        wanted = {(name, each.partition): each.records for name, partitions in request.topics for each in partitions}
-        for name, _ in request.topics:
+        wanted = {(name, each.partition): each.records for name, partitions in message.topics for each in partitions}
+        for name, _ in message.topics:
             self._topics.setdefault(name, [])
         self.left = deque(wanted.items())
 
@@ -159,7 +159,7 @@ class _Appends:
     def append_next(self) -> None:
         """Append the next batch; raises _TooLargeForLoop if it cannot be checked at once."""
         (name, index), records = self.left[0]
-        self._note(name, index, partial(_append, name, index, records, self._broker, self._at.version))
+        self._note(name, index, partial(_append, name, index, records, self._broker, self._request.version))
         self.left.popleft()
 
     async def run_in_turns(self) -> "Buffers | asyncio.Future[Buffers | None] | None":
@@ -183,7 +183,7 @@ class _Appends:
             topic = _find_topic(name, index, broker)
             check = partial(
                 batches.check_produced, records, topic.rules, now_ms=broker.clock.now_ms(),
-                produce_version=self._at.version,
+                produce_version=self._request.version,
             )  # fmt: skip
             async with broker.dispatcher.working(topic.rules.decompressed_bytes_max):
                 batch = await broker.dispatcher.in_thread(check)
@@ -211,22 +211,22 @@ class _Appends:
 
     def answer(self) -> "Buffers | asyncio.Future[Buffers | None] | None":
         """Return the answer, which waits for the disk."""
-        return _answer(self._acks, list(self._topics.items()), self._waiting, self._at)
+        return _answer(self._acks, list(self._topics.items()), self._waiting, self._request)
 
 
 def _answer(
-    acks: int, topics: Topics, waiting: list[_Waiting], at: "Request"
+    acks: int, topics: Topics, waiting: list[_Waiting], request: "Request"
 ) -> "Buffers | asyncio.Future[Buffers | None] | None":
     if acks == 0:
-        _close_when_refused(topics, waiting, at)
+        _close_when_refused(topics, waiting, request)
         return None
     if not waiting:
-        return _encode(topics, at)
-    return _when_durable(topics, waiting, at)
+        return _encode(topics, request)
+    return _when_durable(topics, waiting, request)
 
 
-def _encode(topics: Topics, at: "Request") -> Buffers:
-    return at.frame([wire.encode_response(at.version, topics)])
+def _encode(topics: Topics, request: "Request") -> Buffers:
+    return request.frame([wire.encode_response(request.version, topics)])
 
 
 def _append(
@@ -303,7 +303,7 @@ def _refused_by_disk(index: int, failed: LogFailed) -> wire.PartitionAnswer:
 
 
 def _when_durable(
-    topics: Topics, waiting: list[_Waiting], at: "Request"
+    topics: Topics, waiting: list[_Waiting], request: "Request"
 ) -> "asyncio.Future[Buffers | None]":
     answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
     left = len(waiting)
@@ -316,16 +316,16 @@ def _when_durable(
             sentence = "The log was closed." if wait.durable.cancelled() else str(wait.durable.exception())
             wait.answers[wait.at] = _refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, sentence))
         if left == 0 and not answered.done():
-            answered.set_result(_encode(topics, at))
+            answered.set_result(_encode(topics, request))
 
     for wait in waiting:
         wait.durable.add_done_callback(lambda _, wait=wait: one_is_done(wait))  # type: ignore[misc]
     return answered
 
 
-def _close_when_refused(topics: Topics, waiting: list[_Waiting], at: "Request") -> None:
+def _close_when_refused(topics: Topics, waiting: list[_Waiting], request: "Request") -> None:
     """Close the connection after an error: that is how a producer with acks=0 learns of it, as with Kafka."""
     for wait in waiting:
         wait.durable.add_done_callback(lambda durable: durable.cancelled() or durable.exception())
     if any(answer.error_code for _, answers in topics for answer in answers):
-        at.connection.refuse("a record sent with acks=0 was refused")
+        request.connection.refuse("a record sent with acks=0 was refused")

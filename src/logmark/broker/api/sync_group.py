@@ -18,19 +18,19 @@ VERSIONS = range(0, 6)
 GROUP_FIELD = "group_id"
 
 
-def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response]:
+def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Response]:
     """Return the member's assignment in this generation."""
-    if at.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+    if request.version >= 5 and (message.protocol_type is None or message.protocol_name is None):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    synced = at.broker.groups.sync(
+    synced = request.broker.groups.sync(
         Sync(
-            group=request.group_id,
-            generation=request.generation_id,
-            member_id=request.member_id,
-            instance_id=request.group_instance_id,
-            protocol_type=request.protocol_type,
-            protocol=request.protocol_name,
-            assignments={each.member_id: each.assignment for each in request.assignments},
+            group=message.group_id,
+            generation=message.generation_id,
+            member_id=message.member_id,
+            instance_id=message.group_instance_id,
+            protocol_type=message.protocol_type,
+            protocol=message.protocol_name,
+            assignments={each.member_id: each.assignment for each in message.assignments},
         )
     )
     return _answer(synced)

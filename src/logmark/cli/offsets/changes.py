@@ -7,7 +7,7 @@ import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
 from logmark.cli.offsets.app import DryRun, Force, Reason, WaitEmpty, WithOptionalValues, app
-from logmark.cli.offsets.plan_command import Act, wait_empty
+from logmark.cli.offsets.plan_command import PlanCommand, wait_empty
 from logmark.cli.offsets.plan_tables import print_change, print_changes
 from logmark.cli.offsets.spark import Mover
 from logmark.cli.options import Output, OutputFormat, Yes, example
@@ -102,7 +102,7 @@ def undo(
 ) -> None:
     """Undo a change: restore offsets, metadata and leader epochs, and delete commits where there were none."""
 
-    act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
+    command = PlanCommand(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     with cluster.connect() as client:
         journal = open_journal(client)
         change = select_change(list_changes(client, journal=journal), id)
@@ -116,10 +116,10 @@ def undo(
         try:
             plan = add_preview(client, plan_undo(client, change, force=force))
         except ChangeConflict as error:
-            act.show(error.plan)
+            command.show(error.plan)
             raise
         _say_what(change)
-        act.carry_out(client, plan, nothing_left=lambda: mark_undone(journal, change))
+        command.carry_out(client, plan, nothing_left=lambda: mark_undone(journal, change))
 
 
 @app.command("finish", cls=WithOptionalValues, epilog=example("logmark offsets finish 5p7m2k9q3xd"))
@@ -135,7 +135,7 @@ def finish(
 ) -> None:
     """Finishes a change that was interrupted; `undo` undoes it instead."""
 
-    act = Act(cluster, yes=yes, dry_run=dry_run, output=output)
+    command = PlanCommand(cluster, yes=yes, dry_run=dry_run, output=output)
     with cluster.connect() as client:
         journal = open_journal(client)
         change = find_change(list_changes(client, journal=journal), id)
@@ -147,10 +147,10 @@ def finish(
         try:
             plan = add_preview(client, plan_finish(client, change, force=force))
         except ChangeConflict as error:
-            act.show(error.plan)
+            command.show(error.plan)
             raise
         _say_what(change)
-        act.carry_out(client, plan, pending=change, nothing_left=lambda: journal.set_state(change.id, "done"))
+        command.carry_out(client, plan, pending=change, nothing_left=lambda: journal.set_state(change.id, "done"))
 
 
 def _say_what(change: Change) -> None:

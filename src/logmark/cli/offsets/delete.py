@@ -4,7 +4,7 @@ import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.offsets.app import AllTopics, DryRun, Group, Reason, Topic, app
-from logmark.cli.offsets.plan_command import Act
+from logmark.cli.offsets.plan_command import PlanCommand
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.offsets.reset.deletion import plan_deletion
 from logmark.offsets.reset.planner import parse_topic_selection
@@ -26,6 +26,6 @@ def delete(
 
     if bool(topic) == all_topics:
         raise typer.BadParameter("Say which topics are meant: --topic NAME or --topic NAME:0,1, or --all-topics.")
-    act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
+    command = PlanCommand(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     with cluster.connect() as client:
-        act.carry_out(client, plan_deletion(client, group, parse_topic_selection(topic) if topic else None))
+        command.carry_out(client, plan_deletion(client, group, parse_topic_selection(topic) if topic else None))

@@ -10,7 +10,7 @@ import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.offsets.app import DryRun, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
-from logmark.cli.offsets.plan_command import Act, spinner, wait_empty
+from logmark.cli.offsets.plan_command import PlanCommand, spinner, wait_empty
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import count, say
 from logmark.errors import UserError
@@ -82,7 +82,7 @@ def import_command(
     """Reset a group to the offsets in a file: show the plan, ask, journal it, apply it and read it back."""
 
     target = parse_offsets(read_text(file), group, "standard input" if str(file) == "-" else str(file))
-    act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
+    command = PlanCommand(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     with cluster.connect() as client:
         wait_empty(client, group, wait)
         with spinner("Looking at the group and its logs"):
@@ -90,7 +90,7 @@ def import_command(
                 client, group, parse_topic_selection(topic) if topic else None, target, create_group=create_group,
                 allow_new_topics=allow_new_topics, clamp=clamp, with_preview=True, action="import",
             )  # fmt: skip
-        act.carry_out(client, plan)
+        command.carry_out(client, plan)
 
 
 def read_text(file: Path) -> str:

@@ -25,7 +25,7 @@ from logmark.offsets.times import parse_duration
 NOTHING_TO_DO = 3
 
 
-class Act:
+class PlanCommand:
     """One run of a command that changes offsets: how it is shown, whether it is asked, and why it is done."""
 
     def __init__(self, cluster: Cluster, *, yes: bool, dry_run: bool, output: OutputFormat, reason: str = "") -> None:

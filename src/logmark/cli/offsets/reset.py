@@ -11,7 +11,7 @@ import typer
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
 from logmark.cli.offsets.app import AllTopics, DryRun, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
 from logmark.cli.offsets.export_import import read_text
-from logmark.cli.offsets.plan_command import Act, spinner, wait_empty
+from logmark.cli.offsets.plan_command import PlanCommand, spinner, wait_empty
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.progress import bar
 from logmark.client.client import Client
@@ -119,24 +119,24 @@ def reset(
 ) -> None:
     """Reset a group's committed offsets: show the plan, ask, journal it, apply it and read it back."""
 
-    scenarios = _Scenarios(
+    target_options = _TargetOptions(
         to_earliest=to_earliest, to_latest=to_latest, to_offset=to_offset, to_datetime=to_datetime,
         by_duration=by_duration, shift_by=shift_by, to_current=to_current, from_file=from_file, from_group=from_group,
         before_key=before_key, after_key=after_key, key_hex=key_hex, since=since, until=until,
     )  # fmt: skip
-    scenarios.check()
+    target_options.check()
     topics = _topics(topic, all_topics=all_topics, is_named_elsewhere=bool(from_file or from_group))
-    act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
+    command = PlanCommand(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     chosen = None if topics is None else parse_topic_selection(topics)
     with cluster.connect() as client:
         wait_empty(client, group, wait)
-        target = scenarios.target(client, group, chosen)
+        target = target_options.target(client, group, chosen)
         with spinner("Looking at the group and its logs"):
             plan = plan_reset(
                 client, group, chosen, target, create_group=create_group, allow_new_topics=allow_new_topics,
                 clamp=clamp, with_preview=True,
             )  # fmt: skip
-        act.carry_out(client, plan)
+        command.carry_out(client, plan)
 
 
 def _topics(topic: list[str] | None, *, all_topics: bool, is_named_elsewhere: bool) -> Sequence[str] | None:
@@ -151,7 +151,7 @@ def _topics(topic: list[str] | None, *, all_topics: bool, is_named_elsewhere: bo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scenarios:
+class _TargetOptions:
     """The options that say where the group shall go; one of them is given."""
 
     to_earliest: bool

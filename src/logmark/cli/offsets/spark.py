@@ -9,7 +9,7 @@ import typer
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
 from logmark.cli.offsets.app import DryRun, Reason, Topic, app
 from logmark.cli.offsets.checkpoint_tables import print_rewind, print_view
-from logmark.cli.offsets.plan_command import NOTHING_TO_DO, Act, ask, spinner
+from logmark.cli.offsets.plan_command import NOTHING_TO_DO, PlanCommand, ask, spinner
 from logmark.cli.offsets.plan_tables import print_change
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say
@@ -118,8 +118,8 @@ def spark(
     if no_lag:
         raise UserError("--no-lag is for looking only. Nothing was changed.", exit_code=2)
     if to_group is not None:
-        act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
-        _seed(cluster, folder, to_group, act, topic=topic, clamp=clamp, is_stopped=i_stopped_it)
+        command = PlanCommand(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
+        _seed(cluster, folder, to_group, command, topic=topic, clamp=clamp, is_stopped=i_stopped_it)
         return
     assert target is not None
     mover = Mover(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
@@ -249,7 +249,14 @@ def _show(cluster: Cluster, folder: Folder, *, batches: int, is_alone: bool, out
 
 
 def _seed(
-    cluster: Cluster, folder: Folder, group: str, act: Act, *, topic: list[str] | None, clamp: bool, is_stopped: bool
+    cluster: Cluster,
+    folder: Folder,
+    group: str,
+    command: PlanCommand,
+    *,
+    topic: list[str] | None,
+    clamp: bool,
+    is_stopped: bool,
 ) -> None:
 
     with cluster.connect() as client:
@@ -266,7 +273,7 @@ def _seed(
             )
         for note in seed.notes:
             say(note)
-        act.carry_out(client, seed.plan)
+        command.carry_out(client, seed.plan)
 
 
 def _target(

@@ -81,7 +81,7 @@ def apply_plan(
     reason: str = "",
     who: Author | None = None,
     agree: Callable[[ResetPlan], None] = reject_changed_plan,
-    patience: WatchTimeouts | None = None,
+    timeouts: WatchTimeouts | None = None,
     pending: Change | None = None,
     details: Mapping[str, str] | None = None,
 ) -> AppliedReset:
@@ -96,17 +96,17 @@ def apply_plan(
     """
     if client.is_read_only:
         raise ReadOnly("This client may only look. Nothing was changed.")
-    patience = patience or WatchTimeouts(watch_s=WATCH_S, quiet_watch_s=QUIET_WATCH_S)
+    timeouts = timeouts or WatchTimeouts(watch_s=WATCH_S, quiet_watch_s=QUIET_WATCH_S)
     journal = journal or open_journal(client)
-    plan, is_in_use = _as_it_is_now(client, plan, agree)
+    plan, is_in_use = _refresh_plan(client, plan, agree)
     if not plan.changes:
         raise ValueError("a plan that changes nothing")
-    change = pending or change_from_plan(client, plan, reason=reason, who=who or current_author(), clock=patience.clock)
+    change = pending or change_from_plan(client, plan, reason=reason, who=who or current_author(), clock=timeouts.clock)
     if pending is None:
         change = replace(change, details={**change.details, **(details or {})})
         journal.add(change)
     _write(client, journal, change, plan)
-    return _watch(client, journal, change, plan, patience, is_in_use=is_in_use)
+    return _watch(client, journal, change, plan, timeouts, is_in_use=is_in_use)
 
 
 def change_from_plan(client: Client, plan: ResetPlan, *, reason: str, who: Author, clock: Clock) -> Change:
@@ -129,14 +129,14 @@ def change_from_plan(client: Client, plan: ResetPlan, *, reason: str, who: Autho
     )
 
 
-def _as_it_is_now(client: Client, plan: ResetPlan, agree: Callable[[ResetPlan], None]) -> tuple[ResetPlan, bool]:
+def _refresh_plan(client: Client, plan: ResetPlan, agree: Callable[[ResetPlan], None]) -> tuple[ResetPlan, bool]:
     """Return the plan for the offsets that are committed now, and whether the group was seen to move."""
     is_in_use = bool(plan.warnings)
     for _ in range(_PLANS_MAX):
         if any(move.after is not None for move in plan.changes):
             check_inactive(client.describe_groups([plan.group])[plan.group])
         now = client.committed(plan.group, [move.partition for move in plan.moves])
-        fresh = plan.where(now)
+        fresh = plan.rebase_on(now)
         if fresh.moves == plan.moves:
             return plan, is_in_use
         is_in_use = True
@@ -201,9 +201,9 @@ def _take_back(client: Client, journal: Journal, change: Change, done: Committed
 
 
 def _watch(
-    client: Client, journal: Journal, change: Change, plan: ResetPlan, patience: WatchTimeouts, *, is_in_use: bool
+    client: Client, journal: Journal, change: Change, plan: ResetPlan, timeouts: WatchTimeouts, *, is_in_use: bool
 ) -> AppliedReset:
-    watch = _Watch(client, plan, patience, lambda: _rival(journal, change), is_in_use=is_in_use)
+    watch = _Watch(client, plan, timeouts, lambda: _rival(journal, change), is_in_use=is_in_use)
     try:
         watch.run()
     except KeyboardInterrupt:
@@ -245,7 +245,7 @@ class _Watch:
         self,
         client: Client,
         plan: ResetPlan,
-        patience: WatchTimeouts,
+        timeouts: WatchTimeouts,
         rival: Callable[[], Change | None],
         *,
         is_in_use: bool,
@@ -253,16 +253,16 @@ class _Watch:
         self._client = client
         self._rival = rival
         self._group = plan.group
-        self._patience = patience
+        self._timeouts = timeouts
         self._moves = {move.partition: move for move in plan.changes}
         self._now: Mapping[TopicPartition, Committed] = {}
         has_reader = is_in_use or any(
             move.committed is not None and CommitMetadata.parse(move.committed.metadata) for move in plan.changes
         )
-        begun = patience.monotonic()
-        self._until = begun + (patience.watch_s if has_reader else patience.quiet_watch_s)
+        begun = timeouts.monotonic()
+        self._until = begun + (timeouts.watch_s if has_reader else timeouts.quiet_watch_s)
         # A query of ours does look at its group, so that trying on is worth while.
-        self._set_until = begun + (4 if has_reader else 2) * patience.watch_s
+        self._set_until = begun + (4 if has_reader else 2) * timeouts.watch_s
         self.lost: list[TopicPartition] = []
         self.repeats = 0
         self.overwritten_by = self.picked_up_by = self.why_lost = ""
@@ -276,7 +276,7 @@ class _Watch:
                 for one, move in self._moves.items()
             }
             self.lost = [one for one, what in seen.items() if what is ReadBack.OVERWRITTEN]
-            at = self._patience.monotonic()
+            at = self._timeouts.monotonic()
             if self.lost and at >= self._set_until:
                 self.why_lost = self._sentence()
                 return
@@ -284,12 +284,12 @@ class _Watch:
                 if not self._set_again():
                     return
                 # What was set last is watched as well, or it could be written over as soon as nobody looks.
-                self._until = max(self._until, self._patience.monotonic() + self._patience.watch_s / 2)
+                self._until = max(self._until, self._timeouts.monotonic() + self._timeouts.watch_s / 2)
             elif at >= self._until or all(what is ReadBack.PICKED_UP for what in seen.values()):
                 taken_up = [self._now[one] for one, what in seen.items() if what is ReadBack.PICKED_UP]
                 self.picked_up_by = describe_committer(taken_up) if taken_up else ""
                 return
-            self._patience.sleep(_LOOK_EVERY_S)
+            self._timeouts.sleep(_LOOK_EVERY_S)
 
     def _set_again(self) -> bool:
         rival = self._rival()
@@ -303,7 +303,7 @@ class _Watch:
         if self.repeats > 1:
             # The reader and we go round at about the same pace: without chance every commit could come at the moment
             # in which it is written over.
-            self._patience.sleep(self._patience.watch_s * random.uniform(0, 0.1))  # noqa: S311
+            self._timeouts.sleep(self._timeouts.watch_s * random.uniform(0, 0.1))  # noqa: S311
         self.overwritten_by = describe_committer(self._now.get(one) for one in self.lost)
         self._moves |= {one: _again(self._moves[one], self._now.get(one)) for one in self.lost}
         try:

@@ -9,27 +9,16 @@ from dataclasses import dataclass, field, replace
 from logmark.client.answers import Committed
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.errors import NothingToShift, OffsetOutsideLog
 from logmark.offsets.partitions import GroupPartition
-from logmark.offsets.reset.targets import (
-    ShiftBy,
-    Target,
-    ToCurrent,
-    ToEarliest,
-    ToKey,
-    ToLatest,
-    ToOffset,
-    ToOffsets,
-    ToTime,
-)
-from logmark.offsets.times import format_time
+from logmark.offsets.reset.target_offsets import resolve_target
+from logmark.offsets.reset.targets import ShiftBy, Target, ToCurrent, ToKey, ToOffsets
 
 NOTHING_YET = "nothing committed yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffectedRecords:
-    """What lies between a group's old one and its new one: when it was written, and about how large it is.
+    """The records between the old committed offset of a group and the new one: when they were written, and their size.
 
     `is_upper_bound` says that fewer records lie there than offsets: some were compacted away or are markers.
     """
@@ -61,7 +50,7 @@ class PartitionMove:
 
     @property
     def touched(self) -> tuple[int, int]:
-        """The offsets between the old one and the new that are in the log: [first, behind the last)."""
+        """The part of the log between the old committed offset and the new one: [first, behind the last)."""
         if self.committed is None or self.after is None:
             return self.end, self.end
         low, high = sorted((self.committed.offset, self.after.offset))
@@ -70,17 +59,17 @@ class PartitionMove:
 
     @property
     def read_again(self) -> int:
-        """Records between the new one and the old that are still in the log."""
+        """How many records lie between the new committed offset and the old one, which the group reads again."""
         return self._touched_count if self._distance < 0 else 0
 
     @property
     def skipped(self) -> int:
-        """Records that the group has not read and now will not."""
+        """How many records the group has not read and will not read."""
         return self._touched_count if self._distance > 0 else 0
 
     @property
     def lag_after(self) -> int | None:
-        """Records between the new one and the end."""
+        """How many records lie between the new committed offset and the end."""
         return None if self.after is None else max(0, self.end - max(self.after.offset, self.start))
 
     @property
@@ -145,7 +134,7 @@ class ResetPlan:
         """The new offsets do not depend on the committed ones."""
         return not isinstance(self.target, ShiftBy | ToCurrent)
 
-    def where(self, now: Mapping[TopicPartition, Committed]) -> "ResetPlan":
+    def rebase_on(self, now: Mapping[TopicPartition, Committed]) -> "ResetPlan":
         """Return the same plan for other committed offsets."""
         return replace(self, moves=[self._again(move, now.get(move.partition)) for move in self.moves])
 
@@ -213,60 +202,8 @@ def _move(one: GroupPartition, target: Target, found: Mapping[TopicPartition, in
         return replace(move, renews=True, note="committed again as it is")
     if isinstance(target, ToKey) and one.partition not in target.found:
         return replace(move, note="; ".join([*notes, "no record with this key: stays"]))
-    to = _offset(one, target, found, notes, clamp=clamp)
+    to = resolve_target(one, target, found, notes, clamp=clamp)
     note = "; ".join(notes)
     if isinstance(target, ToOffsets) and target.is_exact and to == target.offsets[one.partition].offset:
         return replace(move, after=target.offsets[one.partition], is_exact=True, note=note)
     return replace(move, after=keep_metadata(one.committed, to), note=note)
-
-
-def _offset(
-    one: GroupPartition, target: Target, found: Mapping[TopicPartition, int], notes: list[str], *, clamp: bool
-) -> int:
-    start, end = one.start, one.end
-    assert start is not None and end is not None
-    match target:
-        case ToEarliest():
-            return start
-        case ToLatest():
-            return end
-        case ToOffset(offset):
-            return _within(one, offset, notes, clamp=clamp)
-        case ToTime(timestamp_ms):
-            if found[one.partition] >= 0:
-                return found[one.partition]
-            notes.append(f"no record at or after {format_time(timestamp_ms)}: the end")
-            return end
-        case ShiftBy(records):
-            if one.committed is None:
-                raise NothingToShift(
-                    f"Group {one.group} has committed nothing in {one.partition}, so there is nothing to shift "
-                    "from. Nothing was changed",
-                    "use ToEarliest, ToLatest or ToOffset there",
-                )
-            return _within(one, one.committed.offset + records, notes, clamp=clamp)
-        case ToCurrent():
-            notes.append("the end")
-            return end
-        case ToOffsets(offsets):
-            return _within(one, offsets[one.partition].offset, notes, clamp=clamp)
-        case ToKey(found=records_found, is_after=is_after):
-            record = records_found[one.partition]
-            notes.append(f"the key is at offset {record.offset}, written {format_time(record.timestamp_ms)}")
-            return record.offset + is_after
-
-
-def _within(one: GroupPartition, offset: int, notes: list[str], *, clamp: bool) -> int:
-    start, end = one.start, one.end
-    assert start is not None and end is not None
-    if start <= offset <= end:
-        return offset
-    if not clamp:
-        raise OffsetOutsideLog(
-            f"Offset {offset} is out of range in partition {one.partition.partition} of topic "
-            f"{one.partition.topic}, which holds offsets {start} to {end}. Nothing was changed",
-            "choose an offset in this range, name the partitions that you mean, or pass clamp=True to go to the nearer "
-            "end",
-        )
-    notes.append(f"{offset} is below the log start" if offset < start else f"{offset} is beyond the end")
-    return start if offset < start else end

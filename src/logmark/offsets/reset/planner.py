@@ -14,7 +14,8 @@ from logmark.offsets.partitions import LogBounds
 from logmark.offsets.reset.members import check_inactive
 from logmark.offsets.reset.plan import ResetPlan, build_plan
 from logmark.offsets.reset.preview import add_preview
-from logmark.offsets.reset.targets import Target, ToOffsets, ToTime
+from logmark.offsets.reset.target_offsets import look_up_times
+from logmark.offsets.reset.targets import Target, ToOffsets
 from logmark.offsets.suggestions import did_you_mean, unknown_group, unknown_topic
 
 TopicSelection = Mapping[str, Sequence[int] | None]
@@ -74,22 +75,12 @@ def plan_reset(
     check_inactive(description)
     bounds = LogBounds.fetch(client, partitions)
     selected = [bounds.group_partition(group, one, committed.get(one)) for one in partitions]
-    found = look_up_target(client, partitions, target)
+    found = look_up_times(client, partitions, target)
     plan = build_plan(group, selected, target, found=found, clamp=clamp, creates_group=is_new, action=action)
     plan = replace(plan, topic_ids=fetch_topic_ids(client, partitions))
     if with_preview:
         plan = add_preview(client, plan, looked=looked)
     return warn_if_moving(client, plan)
-
-
-def look_up_target(
-    client: Client, partitions: Sequence[TopicPartition], target: Target
-) -> dict[TopicPartition, int] | None:
-    """Return the offsets at the time that the target names, -1 where no record is that young; None if it names none."""
-    if not isinstance(target, ToTime):
-        return None
-    answers = client.list_offsets(dict.fromkeys(partitions, target.timestamp_ms))
-    return {one: answer.offset for one, answer in answers.items()}
 
 
 def warn_if_moving(client: Client, plan: ResetPlan) -> ResetPlan:

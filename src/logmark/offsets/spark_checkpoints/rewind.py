@@ -20,7 +20,7 @@ from logmark.offsets.journal.changes import Change, current_author, new_change_i
 from logmark.offsets.journal.journal import Journal
 from logmark.offsets.partitions import LogBounds
 from logmark.offsets.reset.plan import ResetPlan, build_plan
-from logmark.offsets.reset.planner import look_up_target
+from logmark.offsets.reset.target_offsets import look_up_times
 from logmark.offsets.reset.targets import Target, ToOffsets
 from logmark.offsets.spark_checkpoints import log_files
 from logmark.offsets.spark_checkpoints.checkpoint import Checkpoint, read_checkpoint
@@ -211,7 +211,7 @@ def plan_moves(
         # What was not there at that time begins at its start, as it once did.
         starts = {one: Committed(offset=start) for one, start in bounds.starts.items()}
         target = replace(target, offsets={**starts, **target.offsets})
-    found = look_up_target(client, chosen, target)
+    found = look_up_times(client, chosen, target)
     plan = build_plan(checkpoint.url, partitions, target, found=found, clamp=clamp, action="rewind")
     staying = checkpoint.offsets.keys() - {move.partition for move in plan.moves}
     expired = sorted(one for one in staying if checkpoint.offsets[one] < bounds.starts.get(one, 0))

@@ -1,4 +1,4 @@
-"""PipelineDeclaration files: plain Python files, which declare every `Pipeline` at their top level."""
+"""Pipeline files: plain Python files, which declare every `Pipeline` at their top level."""
 
 import importlib
 import importlib.util

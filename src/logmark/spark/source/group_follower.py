@@ -38,10 +38,11 @@ from logmark.spark.source.position import (
     Offsets,
     Position,
     compare_with_group,
-    start_position,
+    first_position,
 )
 from logmark.spark.source.ranges import Bounds
 from logmark.spark.source.record_sizes import RecordSizes
+from logmark.spark.source.starting_offsets import choose_offsets_of_new_partitions, choose_starting_offsets
 
 log = logging.getLogger(__name__)
 
@@ -91,12 +92,18 @@ class GroupFollower:
             found = self._read_commits(partitions)
         else:
             self._group = f"{options.group_prefix}-{uuid.uuid4()}"
-        starts = {partition: commit.offset for partition, commit in found.items()}
-        starts |= self._choose_starts([partition for partition in partitions if partition not in starts], found, bounds)
+        if found and options.starting_name.startswith("starting"):
+            log.warning(
+                "group %s has committed offsets and resumes there; %s counts only for partitions that it has none for",
+                self._group, options.starting_name,
+            )  # fmt: skip
+        starts = choose_starting_offsets(
+            options, self._group, partitions, found, bounds, look_up=self._look_up, now_ms=self._clock.now_ms()
+        )
         starts |= self._replace_lost_starts(starts, bounds)
         query = f"{socket.gethostname().replace(' ', '-')}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         now_ms = self._clock.now_ms()
-        position = start_position(
+        position = first_position(
             group=self._group, query=query, now_ms=now_ms, found=found, starts=starts, ids=self._ids
         )
         self._held = {partition: {one} for partition, one in found.items()}
@@ -213,8 +220,8 @@ class GroupFollower:
     ) -> dict[TopicPartition, GroupCommit]:
         """Return the commits as those of the resumed query, where this process made them under another token.
 
-        A driver that died in the first batch of a query begins recreated, because Spark asks where it starts once more;
-        but then Spark repeats the batch as it was planned, under the first token, and the query resumes from there.
+        A driver that died in the first batch of a query begins again, because Spark asks once more where it starts; but
+        then Spark repeats the batch as it was planned, under the first token, and the query resumes from there.
         """
         if self._started is None or self._started.query == start.query:
             return found
@@ -333,35 +340,6 @@ class GroupFollower:
     def _look_up(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         return look_up_times(self._cluster, times, read_committed=self._options.read_committed)
 
-    def _choose_starts(
-        self,
-        missing: list[TopicPartition],
-        found: Mapping[TopicPartition, GroupCommit],
-        bounds: Mapping[TopicPartition, Bounds],
-    ) -> dict[TopicPartition, int]:
-        """Return where partitions start that the group has no committed offset for."""
-        options = self._options
-        if found and options.starting_name.startswith("starting"):
-            log.warning(
-                "group %s has committed offsets and resumes there; %s counts only for partitions that it has none for",
-                self._group, options.starting_name,
-            )  # fmt: skip
-        if missing and options.starting is None:
-            raise UserError(
-                f"Group {self._group} has no committed offset for {format_partitions(missing)}, and auto.offset.reset "
-                "is none. Nothing was read. Commit one (logmark offsets reset), or set auto.offset.reset to earliest "
-                "or latest."
-            )
-        known = {partition.topic for partition in found}
-        young = [partition for partition in missing if not options.starting_name and partition.topic in known]
-        old = [partition for partition in missing if partition not in young]
-        starts = {
-            partition: bounds[partition].start for partition in young
-        }  # younger than the group: nothing of it was read
-        if options.starting is not None:
-            starts |= self._resolve(options.starting, old, bounds)
-        return starts
-
     def _resolve(
         self, edge: OffsetSpec, partitions: Iterable[TopicPartition], bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, int]:
@@ -376,11 +354,9 @@ class GroupFollower:
         bounds: Mapping[TopicPartition, Bounds],
         found: Mapping[TopicPartition, GroupCommit],
     ) -> dict[TopicPartition, int]:
-        """Return where partitions younger than the query start: at the group's offset, else at the log start."""
+        """Return where partitions younger than the query start."""
         new = [partition for partition in partitions if partition not in here]
-        starts = {
-            partition: found[partition].offset if partition in found else bounds[partition].start for partition in new
-        }
+        starts = choose_offsets_of_new_partitions(new, found, bounds)
         return starts | self._replace_lost_starts(starts, bounds)
 
     def _replace_lost_starts(

@@ -43,7 +43,7 @@ def fetch_in_parallel(
             return
         now.at = after
         if len(under_way) == 1 and now.stop == stop and len(fetchers) > 1:
-            ahead = now.stop = min(after, stop)  # what is left is cut recreated, for all connections
+            ahead = now.stop = min(after, stop)  # what is left is cut again, for all connections
         if now.at < now.stop:
             now.fetcher.send(now.at)
         else:

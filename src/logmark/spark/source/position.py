@@ -126,10 +126,10 @@ class Position:
         self, to: Offsets, *, now_ms: int, held: "HeldCommits | None" = None, ids: Mapping[str, str] | None = None
     ) -> "Position":
         """Return the position after a seek, while the group held `held`: a new generation in which nothing is read."""
-        partitions = {**self.next, **to}
+        offsets = {**self.next, **to}
         generation = max(self.generation + 1, now_ms)
         known = self.ids if ids is None else ids
-        sought = replace(self, generation=generation, first=partitions, next=partitions, held={}, ids=known)
+        sought = replace(self, generation=generation, first=offsets, next=offsets, held={}, ids=known)
         return replace(sought, held=sought._besides(held or {}))
 
     def adopt_into(
@@ -255,7 +255,7 @@ def _is_newer(mark: CommitMetadata, offset: int, start: Position) -> bool:
     return mark.query != start.query and mark.generation > start.generation and mark.offset == offset
 
 
-def start_position(
+def first_position(
     *,
     group: str,
     query: str,

@@ -85,11 +85,9 @@ def list_versions(table: str | Path) -> list[TableVersion]:
     """Return the versions that there are, in order: the current one and those that are built or kept beside it."""
     root = local_path(table, "table")
     current = current_version(root)
-    partitions = {number: version_path(root, number) for number in _numbers(root) if number != current} | {
-        current: root
-    }
+    paths = {number: version_path(root, number) for number in _numbers(root) if number != current} | {current: root}
     found = []
-    for number, path in sorted(partitions.items()):
+    for number, path in sorted(paths.items()):
         delta = open_table(path)
         if delta is not None and (number == current or _is_whole(delta)):
             files = list_files(delta)

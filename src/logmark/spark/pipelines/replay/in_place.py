@@ -122,7 +122,7 @@ def replay_in_place(
             "an end, or wait."
         )
     details = {"pipeline": job.name}
-    applied = apply_plan(client, plan.reset, reason=reason, agree=agree, patience=_patience(job), details=details)
+    applied = apply_plan(client, plan.reset, reason=reason, agree=agree, timeouts=_timeouts(job), details=details)
     starts = {move.partition: move.to for move in applied.plan.moves if move.to is not None}
     if not job.home.is_live():
         _run_here(job, spark, client, starts, stops if back else None, report=report)
@@ -188,9 +188,9 @@ def _move_forward(
         target = ToOffsets(offsets, "where it was before the replay")
         plan = plan_reset(client, job.group, None, target, clamp=True, action="replay")
         if plan.changes:
-            apply_plan(client, plan, reason=reason or "the end of a replay", agree=agree, patience=_patience(job))
+            apply_plan(client, plan, reason=reason or "the end of a replay", agree=agree, timeouts=_timeouts(job))
 
 
-def _patience(job: Job) -> WatchTimeouts:
+def _timeouts(job: Job) -> WatchTimeouts:
     """Return how long to watch the group: where nobody runs the pipeline, nobody has to be seen to follow."""
     return WatchTimeouts() if job.home.is_live() else WatchTimeouts(watch_s=QUIET_WATCH_S)

@@ -79,13 +79,13 @@ class ReplayCallbacks:
     on_step: Callable[[ReplayStep], None] = lambda step: None
 
 
-def start_replay(job: Job, client: Client, plan: VersionPlan, options: ReplayOptions) -> ReplayState:
+def save_planned_replay(job: Job, client: Client, plan: VersionPlan, options: ReplayOptions) -> ReplayState:
     """Save the replay as planned; the caller holds `job.home.replaying()`."""
     stops = plan.stops if plan.kind is ReplayKind.BACKFILL else {}
     return _save_planned(job, client, plan.number, plan.kind, plan.starts, stops, options)
 
 
-def start_rollback(job: Job, client: Client, number: int, options: ReplayOptions) -> ReplayState:
+def save_planned_rollback(job: Job, client: Client, number: int, options: ReplayOptions) -> ReplayState:
     """Save the rollback to a version as planned; raises UserError if that version cannot be live again."""
     check_rollback(job, number)
     position = resume_position(job.home.checkpoint(number))
@@ -410,7 +410,7 @@ def rebuild_live_version(
         state = load_state(job.home)
         if state is None:
             plan = plan_rebuild(job, client, is_stateful=is_stateful)
-            state = start_replay(job, client, plan, ReplayOptions())
+            state = save_planned_replay(job, client, plan, ReplayOptions())
             start = "the beginning of the logs" if is_stateful else "the group's offsets"
             say(
                 f"{job.name}: the checkpoint of version {job.home.record().live} is missing; rebuilding it as version "

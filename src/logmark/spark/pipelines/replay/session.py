@@ -33,8 +33,8 @@ from logmark.spark.pipelines.replay.runner import (
     abandon_replay,
     check_abandonable,
     check_rollback,
-    start_replay,
-    start_rollback,
+    save_planned_replay,
+    save_planned_rollback,
 )
 from logmark.spark.pipelines.replay.state import ReplayKind, ReplayState, load_state
 from logmark.spark.pipelines.replay.targets import parse_target
@@ -146,7 +146,7 @@ class ReplaySession:
             offsets = {move.partition: move.to for move in applied.plan.moves if move.to is not None}
             return ReplayResult(version=version, kind=ReplayKind.IN_PLACE, next_offsets=offsets | dict(plan.stops))
         self.check(plan, request)
-        state = start_replay(self._job, self._client, plan, request.options)
+        state = save_planned_replay(self._job, self._client, plan, request.options)
         return self._run(state, callbacks, request.wait_s)
 
     def replay_in_place(
@@ -203,7 +203,7 @@ class ReplaySession:
         self, number: int, options: ReplayOptions, callbacks: ReplayCallbacks, *, wait_s: float = WAIT_S
     ) -> ReplayResult:  # fmt: skip
         """Make a kept version live again."""
-        return self._run(start_rollback(self._job, self._client, number, options), callbacks, wait_s)
+        return self._run(save_planned_rollback(self._job, self._client, number, options), callbacks, wait_s)
 
     def check_abandonable(self) -> ReplayState:
         """Return the unfinished replay; raises UserError if there is none, or if it can only be resumed."""

@@ -1,4 +1,4 @@
-"""The pace of long work on the event loop: others have their turn after a bounded piece of it.
+"""Turns of the event loop: long work does a bounded piece of itself, then others have their turn.
 
 In one turn of the event loop one piece of long work is done, however many requests have such work: they do their pieces
 one after another. So the length of a turn does not grow with the number of long requests.

@@ -9,7 +9,7 @@ from logmark.errors import LogFailed
 Callback = Callable[[LogFailed | None], None]
 
 
-class Waiters:
+class DurabilityWaiters:
     """Callbacks, each with the end offset that it waits for."""
 
     __slots__ = ("_loop", "_waiting")

@@ -4,8 +4,8 @@ import resource
 
 import pytest
 
+from logmark.broker.connection_limit import HEALTH_KEYS, RESERVE_MAX, ConnectionLimit, HealthReserve, read_overrides
 from logmark.broker.dispatch import table
-from logmark.broker.limits import HEALTH_KEYS, RESERVE_MAX, ConnectionLimit, HealthReserve, read_overrides
 from logmark.disk import descriptors
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from logmark.broker.sessions import FetchSessions
+from logmark.broker.fetch_sessions import FetchSessions
 from logmark.errors import ErrorCode, Refused
 from logmark.names import TopicPartition
 from logmark.wire.fetch import FetchAnswer, FetchPartition, FetchRequest
