@@ -340,3 +340,30 @@ def test_a_log_resumes_only_when_the_disk_takes_a_write_ahead_log(driver: LogDri
     driver.append(partition, b"acknowledged")
     driver.finish(partition)
     assert {0: b"acknowledged"} == values(partition)
+
+
+@pytest.mark.parametrize("is_healed", [False, True])
+def test_a_stop_that_cannot_prove_a_recovery_point_takes_no_file_away_that_a_recovery_needs(
+    driver: LogDriver, is_healed: bool
+) -> None:
+    partition = driver.create(config=SMALL)
+    for number in range(10):
+        driver.append(partition, b"%d" % number)
+    driver.finish(partition)
+    for number in range(10, 20):
+        driver.append(partition, b"%d" % number)
+    # As on a directory that somebody has made immutable.
+    driver.files.fail_writes("recovery-points", errno.EPERM)
+    partition.delete_records(15)
+    driver.directory.write_checkpoints()
+    driver.committer.flusher.mark(partition)
+    driver.committer.flusher.settle()
+    if is_healed:
+        driver.files.heal()
+
+    assert is_healed == driver.stop()
+    driver.files.heal()
+    again = driver.reopen(config=SMALL)
+
+    assert {offset: b"%d" % offset for offset in range(15, 20)} == values(again)
+    assert [] == again.damage

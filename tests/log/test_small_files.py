@@ -49,6 +49,20 @@ def test_a_wrong_log_start_in_kafkas_checkpoint_hides_no_record_and_brings_none_
     assert [None] * (END - START) == read_errors(partition, range(START, END))
 
 
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("wrong", [2, 16])
+def test_a_backup_takes_the_log_start_that_a_start_would_take(
+    driver: LogDriver, tmp_path: Path, state: str, wrong: int
+) -> None:
+    data = delete_records(driver, state)
+    (data / checkpoints.LOG_STARTS).write_text(f"0\n1\nclicks 0 {wrong}\n")
+
+    copied = run("backup", str(data), str(tmp_path / "backup"), "-o", "json")
+
+    assert 0 == copied.exit_code, copied.error
+    assert [(START, END)] == [(one["start"], one["end"]) for one in copied.json["partitions"]]
+
+
 def test_verify_reports_a_log_start_that_a_clean_stop_has_not_left(driver: LogDriver) -> None:
     data = delete_records(driver, "stopped")
     (data / checkpoints.LOG_STARTS).write_text("0\n1\nclicks 0 16\n")

@@ -30,6 +30,7 @@ from logmark.log import checkpoints, recovery_preview
 from logmark.log.added_files import check_all_owners, find_all, set_aside
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
+from logmark.log.checkpoint_files import KNOWN_STARTS
 from logmark.log.checkpoints import ListedSegments
 from logmark.log.clean_stop import CLEAN, CleanStop
 from logmark.log.directory import LOCK
@@ -207,6 +208,16 @@ class DirectoryCopier:
         except Malformed:
             return None
 
+    def _read_log_starts(self) -> Mapping[TopicPartition, int]:
+        """Return the log starts as a start of the broker takes them: Kafka's checkpoint has no checksum."""
+        with contextlib.suppress(FileNotFoundError, Malformed):
+            found = CleanStop.read(self._path, self._files).read_segment_list()
+            if found is not None:
+                return found.log_starts
+        with contextlib.suppress(FileNotFoundError, Malformed):
+            return checkpoints.read_offsets(checkpoints.unseal(self._files.read(f"{self._path}/{KNOWN_STARTS}")))
+        return self._checkpoint(checkpoints.LOG_STARTS) or {}
+
     def _size_to_come(self, catalog: Catalog) -> int:
         size = 0
         for entry in catalog.entries():
@@ -224,7 +235,7 @@ class DirectoryCopier:
     def _copy_all(self, catalog: Catalog) -> None:
         entries = sorted(catalog.entries(), key=lambda entry: _FIRST.get(entry.name, len(_FIRST)))
         # Before the records: a log start that is read later could lie behind what was copied.
-        log_starts = self._checkpoint(checkpoints.LOG_STARTS) or {}
+        log_starts = self._read_log_starts()
         cleaned = self._cleaned = self._checkpoint(checkpoints.CLEANED)
         recovery_points = self._checkpoint(checkpoints.RECOVERY_POINTS) or {}
         self._durable_ends = {**recovery_points, **self._recovered_ends}

@@ -250,7 +250,7 @@ class Partition:
         is_complete = state.failure is None
         if clean and is_complete:
             try:
-                self._finish()
+                is_complete = self._finish()
             except OSError as error:
                 state.fail(error)
                 is_complete = False
@@ -298,14 +298,19 @@ class Partition:
         """Wait for the flush that is under way, for which `close` would block the event loop."""
         await self._flusher.wait_for(self)
 
-    def _finish(self) -> None:
-        """Leave the files as Kafka leaves them after a clean stop."""
+    def _finish(self) -> bool:
+        """Leave the files as Kafka leaves them after a clean stop, and return whether that was possible."""
         self._appender.finish()
-        # Two times at most: the changes on disk wait for the recovery point that the first one proves.
         while (flush := self.begin_flush()) is not None:
-            for call in (*flush.syncs, *flush.changes):
-                call()
+            for sync in flush.syncs:
+                sync()
+            if flush.changes and self._committer.has_wal:
+                # The flusher could not make their recovery point durable: a recovery needs the files as they are.
+                return False
+            for change in flush.changes:
+                change()
             self.end_flush(flush)
+        return True
 
     def configure(self, settings: TopicSettings) -> None:
         """Apply new settings from the next append on."""
