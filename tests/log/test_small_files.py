@@ -73,6 +73,18 @@ def test_verify_reports_a_log_start_that_a_clean_stop_has_not_left(driver: LogDr
     assert f"it says 16 for clicks-0, and the log starts at {START}" in done.out
 
 
+def test_a_high_watermark_of_a_deleted_topic_is_no_finding_after_a_crash_because_no_start_believes_it(
+    driver: LogDriver,
+) -> None:
+    data = delete_records(driver, "crashed")
+    (data / checkpoints.HIGH_WATERMARKS).write_text(f"0\n2\nclicks 0 {END + 9}\nclicks 1 5\n")
+
+    done = run("verify", str(data))
+
+    assert 0 == done.exit_code, done.out
+    assert END == driver.reopen(config=SMALL).log_end_offset
+
+
 def test_log_starts_that_a_crash_has_torn_are_those_of_kafkas_checkpoint(driver: LogDriver) -> None:
     data = delete_records(driver, "crashed")
     (data / KNOWN_STARTS).write_bytes(b"\0" * 30)

@@ -415,7 +415,7 @@ class Verification:
     def _check_offsets(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
         """Check that the log reaches as far as anything that was written after a sync says."""
         end = found.log_end_offset
-        promises = [(self._offsets[name].get(key, 0), name) for name in _PROMISES]
+        promises = [(self._offsets[name].get(key, 0), name) for name in self._promises()]
         if self._result.is_ours:
             promises += [(int(name[:20]), name) for name in found.snapshots]
         if self._preview is not None and key in self._preview.recovered:
@@ -429,16 +429,20 @@ class Verification:
                 self._add(FindingKind.STATE, folder, f"the log ends at {end}, and {name} says {offset}",
                           "Apache Kafka would drop the log. A repair cannot say which is right.")  # fmt: skip
 
+    def _promises(self) -> Sequence[str]:
+        """Return the checkpoints that say what was on disk; after a crash high watermarks may be of a deleted topic."""
+        return _PROMISES if self._result.is_clean or not self._result.is_ours else (checkpoints.RECOVERY_POINTS,)
+
     def _check_missing_logs(self) -> None:
         """Check that every partition has a log if something written after a sync says that it had records."""
-        promises = {(key, offset, name) for name in _PROMISES for key, offset in self._offsets[name].items()}
+        promises = {(key, offset, name) for name in self._promises() for key, offset in self._offsets[name].items()}
         if self._preview is not None:
             promises |= {(key, found.end, wal.FOLDER) for key, found in self._preview.recovered.items()}
         log_starts = self._offsets[checkpoints.LOG_STARTS]
         ends = {key: (offset, name) for key, offset, name in sorted(promises) if offset > log_starts.get(key, 0)}
         for key, (promised, name) in ends.items():
             entry, folder = self._topics.get(key.topic), f"{key.topic}-{key.partition}"
-            if entry is None or key.partition >= entry.partitions or self._has_log(folder):
+            if entry is None or entry.is_deleting or key.partition >= entry.partitions or self._has_log(folder):
                 continue
             problem = "it has no segments" if folder in self._folders else "the folder is missing"
             self._result.found.append(
