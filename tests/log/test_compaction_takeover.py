@@ -1,5 +1,6 @@
 """A partition takes over what was cleaned: readers, restarts, crashes and retention find the same log, but smaller."""
 
+import errno
 import itertools
 import os
 import shutil
@@ -11,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from logmark.disk.file_system import RealFileSystem
-from logmark.errors import ErrorCode, Malformed, Refused
+from logmark.errors import ErrorCode, LogFailed, Malformed, Refused
 from logmark.log import checkpoints, segment_cleaner, segment_swap
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.loader import Loader
 from logmark.log.partition import Partition
 from logmark.log.segment_cleaner import Cleaned, Limits
 from logmark.wire import batches
-from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, batch, settings
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, batch, settings, values
 
 VALUES = {
     "segment_bytes": 400, "index_interval_bytes": 100, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01,
@@ -515,3 +516,25 @@ def subsets(count: int) -> Iterator[tuple[int, ...]]:
     yield from ((*everything[:at], *everything[at + 1 :]) for at in everything)
     yield from ((at,) for at in everything)
     yield from (tuple(everything[:at]) for at in range(count + 1))
+
+
+def test_what_was_cleaned_of_a_log_that_was_loaded_again_meanwhile_is_not_taken_over(driver: LogDriver) -> None:
+    partition = fill(driver)
+    part = partition.dirty_part(driver.clock.now_ms())
+    assert part is not None
+    plan = partition.cleaning_plan(part, now_ms=driver.clock.now_ms(), limits=Limits())
+    cleaned = next(iter(segment_cleaner.clean(plan, driver.files)))
+    incoming = segment_swap.load(partition.folder, cleaned, driver.files)
+    # The disk fails the log, and it is written again.
+    driver.files.fail_syncs("clicks-0/", errno.EIO, times=1)
+    driver.append_keyed(partition, (b"key", b"newest"))
+    driver.committer.flusher.mark(partition)
+    driver.committer.flusher.settle()
+    assert partition.failure is not None
+    driver.recover(partition)
+    assert partition.failure is None
+
+    with pytest.raises(LogFailed, match="is not the log any more that was cleaned"):
+        partition.take_over(incoming, now_ms=driver.clock.now_ms())
+
+    assert b"newest" == values(partition)[partition.log_end_offset - 1]

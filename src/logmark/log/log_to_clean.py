@@ -28,8 +28,8 @@ class LogToClean:
     """Compaction's side of one partition."""
 
     __slots__ = (
-        "_deleter", "_files", "_flush_state", "_high_watermark", "_loop", "_reader", "_segments", "_state", "_swaps",
-        "cleaned_to", "is_being_cleaned",
+        "_deleter", "_files", "_flush_state", "_high_watermark", "_loop", "_planned", "_reader", "_segments", "_state",
+        "_swaps", "cleaned_to", "is_being_cleaned",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,8 @@ class LogToClean:
         self.cleaned_to: int | None = None
         # Set by the cleaner while it reads segments to rewrite them: retention leaves them alone meanwhile.
         self.is_being_cleaned = False
+        # The segments of the last plan. After a failure of the disk the log is loaded again, and has others.
+        self._planned: list[Segment] = []
         # The last change of each swap that a flush has still to make, and the future that waits for it.
         self._swaps: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
 
@@ -89,6 +91,7 @@ class LogToClean:
         for segment in sources:
             if segment.damage:
                 raise Malformed(str(segment.damage[0]))
+        self._planned = sources
         return Plan(
             folder=state.folder,
             bases=[segment.base_offset for segment in sources],
@@ -117,7 +120,8 @@ class LogToClean:
         cleaned = incoming.cleaned
         replaced = set(cleaned.replaced)
         old = [segment for segment in self._segments if segment.base_offset in replaced]
-        if state.failure is not None or [segment.base_offset for segment in old] != list(cleaned.replaced):
+        is_same = [segment.base_offset for segment in old] == list(cleaned.replaced) and set(old) <= set(self._planned)
+        if state.failure is not None or not is_same:
             raise LogFailed(f"{state.name} is not the log any more that was cleaned.")
         segment = Segment(
             state.folder,
