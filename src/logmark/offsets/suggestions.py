@@ -7,7 +7,7 @@ from logmark.client.client import Client
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the closest known name, with a leading space, or nothing."""
+    """Return a suggestion of the closest known name, with a leading space, or nothing."""
     candidates = sorted(known)
     same = [one for one in candidates if one.lower() == name.lower()]
     near = same or difflib.get_close_matches(name, candidates, n=1)
