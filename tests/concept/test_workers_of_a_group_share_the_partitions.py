@@ -5,7 +5,7 @@ import pytest
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.harness.tools import run_logmark
-from tests.harness.worker import Received
+from tests.harness.worker import Received, Worker
 
 
 @pytest.fixture
@@ -17,6 +17,13 @@ def orders(broker: BrokerUnderTest) -> str:
     return topic
 
 
+def wait_until_each_has_one_partition(worker_1: Worker, worker_2: Worker) -> None:
+    """Poll both until the group has settled: one that lost its session joins again only if it polls."""
+    wait_until(
+        lambda: ([0], [1]) == (worker_1.assignment(), worker_2.assignment()), "each worker has one partition"
+    )
+
+
 def test_a_worker_polls_the_next_order_and_its_commit_moves_the_groups_committed_offset(
     broker: BrokerUnderTest, orders: str
 ) -> None:
@@ -26,7 +33,7 @@ def test_a_worker_polls_the_next_order_and_its_commit_moves_the_groups_committed
 
     worker_1 = broker.surviving_worker(email, orders, client_id="worker-1")
     worker_2 = broker.surviving_worker(email, orders, client_id="worker-2")
-    wait_until(lambda: [0] == worker_1.assignment() and [1] == worker_2.assignment(), "each worker has one partition")
+    wait_until_each_has_one_partition(worker_1, worker_2)
 
     assert [Received(0, 2, "ORD-1003")] == worker_1.read(1)
     assert {(orders, 0): 2, (orders, 1): 1} == broker.committed(email)
@@ -61,7 +68,7 @@ def test_a_worker_dies_and_the_other_re_reads_exactly_what_was_not_committed(
     broker.commit(email, {(orders, 0): 5, (orders, 1): 1})
     worker_1 = broker.surviving_worker(email, orders, client_id="worker-1")
     worker_2 = broker.worker(email, orders, client_id="worker-2")
-    wait_until(lambda: [0] == worker_1.assignment() and [1] == worker_2.assignment(), "each worker has one partition")
+    wait_until_each_has_one_partition(worker_1, worker_2)
 
     assert [1, 2, 3, 4] == [message.offset for message in worker_2.read(4)]
     worker_2.commit({1: 3})
