@@ -18,12 +18,12 @@ class Backoff:
 
     @property
     def is_over(self) -> bool:
-        """Whether the next attempt may begin; so it may after the clock was set back."""
-        return not 0 <= self._clock.now_ms() - self._begun_ms < self._delay_ms
+        """Whether the next attempt may begin."""
+        return self._clock.monotonic_ms() - self._begun_ms >= self._delay_ms
 
     def begin_attempt(self) -> None:
         """Wait from now on, longer than before."""
-        self._begun_ms = self._clock.now_ms()
+        self._begun_ms = self._clock.monotonic_ms()
         self._delay_ms = min(BACKOFF_MAX_MS, self._delay_ms * 2 or BACKOFF_MS)
 
     def reset(self) -> None:

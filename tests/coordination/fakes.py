@@ -34,19 +34,20 @@ class FakeTimers:
 
     def at(self, deadline_ms: int, callback: Callable[[], None]) -> FakeTimer:
         timer = FakeTimer(callback)
-        heapq.heappush(self._heap, (deadline_ms, next(self._order), timer))
+        wait_ms = deadline_ms - self.clock.now_ms()
+        heapq.heappush(self._heap, (self.clock.monotonic_ms() + wait_ms, next(self._order), timer))
         return timer
 
     def advance(self, ms: int) -> None:
         """Time passes; whatever comes due on the way happens then."""
-        end_ms = self.clock.now_ms() + ms
+        end_ms = self.clock.monotonic_ms() + ms
         while self._heap and self._heap[0][0] <= end_ms:
             deadline_ms, _, timer = heapq.heappop(self._heap)
-            self.clock.advance(seconds=max(deadline_ms - self.clock.now_ms(), 0) / 1000)
+            self.clock.advance(seconds=max(deadline_ms - self.clock.monotonic_ms(), 0) / 1000)
             callback, timer.callback = timer.callback, None
             if callback is not None:
                 callback()
-        self.clock.advance(seconds=max(end_ms - self.clock.now_ms(), 0) / 1000)
+        self.clock.advance(seconds=max(end_ms - self.clock.monotonic_ms(), 0) / 1000)
 
 
 class FakeInternalLog:

@@ -207,11 +207,14 @@ def test_a_sync_of_commits_that_finds_the_disk_full_is_made_good_without_a_resta
 def test_groups_are_loaded_again_after_their_log_failed_and_was_written_again_from_the_write_ahead_log(
     broker: Broker, files: FaultyFileSystem, wire: Wire
 ) -> None:
-    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
-    # The disk fails the log and has dropped what was not synced: its groups cannot be loaded from it either.
-    files.fail_writes(LOG, errno.EIO)
-    (segment,) = Path(broker.data_dir, LOG).glob("*.log")
-    segment.write_bytes(bytes(segment.stat().st_size))
+    # A flush that begins with the first commit must not make it durable.
+    with files.hold_syncs(LOG):
+        assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
+        # The disk fails the log and has dropped what was not synced: its groups cannot be loaded from it either.
+        files.fail_syncs(LOG, errno.EIO)
+        files.fail_writes(LOG, errno.EIO)
+        (segment,) = Path(broker.data_dir, LOG).glob("*.log")
+        segment.write_bytes(bytes(segment.stat().st_size))
     assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
     assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS == wire.ask(offset_fetch, 7, **fetch(HERE)).error_code
 

@@ -79,6 +79,10 @@ class CounterCoordinator:
         self.deadline_ms = None
         return Outcome(facts=[CounterEnded()])
 
+    def move_deadlines(self, by_ms: int) -> None:
+        if self.deadline_ms is not None:
+            self.deadline_ms += by_ms
+
 
 Runtime = CoordinatorRuntime[CounterCoordinator, CounterAdded | CounterEnded]
 

@@ -397,6 +397,32 @@ async def test_a_topic_deleted_and_made_again_during_a_load_starts_without_offse
     assert {} == await driver.offsets()
 
 
+@pytest.mark.parametrize("days", [-2, 2])
+def test_a_session_ends_neither_sooner_nor_later_if_somebody_sets_the_clock(days: int) -> None:
+    async def is_member(after_ms: int) -> bool:
+        driver = loaded(FakeInternalLog())
+        joining = driver.join()
+        driver.timers.advance(0)
+        joined = await joining
+        await driver.sync(joined)
+        driver.timers.advance(5_000)
+        assert ErrorCode.NONE is (await driver.heartbeat(joined)).error
+        clock = driver.timers.clock
+        clock.set_time(clock.now_ms() + days * 86_400_000)
+        driver.timers.advance(after_ms)
+        try:
+            return ErrorCode.NONE is (await driver.heartbeat(joined)).error
+        except Refused as refused:
+            assert ErrorCode.UNKNOWN_MEMBER_ID is refused.code
+            return False
+
+    @on_a_loop
+    async def check() -> None:
+        assert [True, False] == [await is_member(9_999), await is_member(10_000)]
+
+    check()
+
+
 @on_a_loop
 async def test_a_session_ends_by_the_clock_alone() -> None:
     driver = loaded(FakeInternalLog())

@@ -1,7 +1,6 @@
 """A connection that speaks messages."""
 
 import itertools
-import select
 import socket
 import struct
 from types import ModuleType
@@ -9,6 +8,7 @@ from typing import Any
 
 from logmark.testing import Broker
 from logmark.wire import frames, messages
+from tests.harness.terminals import is_readable
 
 
 class Wire:
@@ -47,7 +47,7 @@ class Wire:
     @property
     def has_answer(self) -> bool:
         """Something came back that was not taken yet."""
-        return bool(select.select([self._socket], [], [], 0)[0])
+        return is_readable(self._socket.fileno())
 
     def close(self) -> None:
         self._socket.close()

@@ -1,6 +1,5 @@
 """One request on a connection of its own, so that a test can see whether it has been answered yet."""
 
-import select
 import socket
 from types import ModuleType
 from typing import Self
@@ -8,6 +7,7 @@ from typing import Self
 from logmark.wire import frames, produce
 from logmark.wire.messages import Message, decode_response, encode_request
 from logmark.wire.schema import offset_commit, offset_fetch
+from tests.harness.terminals import is_readable
 
 # Old versions: their headers have no tagged fields.
 PRODUCE_VERSION, COMMIT_VERSION, FETCH_VERSION = 7, 7, 5
@@ -30,7 +30,7 @@ class PendingRequest:
     @property
     def is_answered(self) -> bool:
         """Whether anything has come back, an answer or the end of the connection."""
-        return bool(select.select([self._socket], [], [], 0)[0])
+        return is_readable(self._socket.fileno())
 
     def body(self) -> bytes:
         """The answer without its header, as soon as it is there."""

@@ -47,10 +47,16 @@ class PartitionLog:
         return self._partition.when_durable(next_offset, callback)
 
     def read(self) -> Iterator[LogBatch]:
-        """Yield everything durable from the log start on; plain batches that lie together as one."""
+        """Yield everything durable from the log start on; plain batches that lie together as one.
+
+        A compacted log may end in a hole: its last records were removed, or a crash came after its last segment was
+        lost, and nobody knows it any more.
+        """
         offset, end = self._partition.log_start_offset, self._partition.high_watermark
         while offset < end:
             data = memoryview(self._partition.read(offset, bytes_max=LOAD_BYTES))
+            if not len(data):
+                return
             begin = offset
             for run, header in _split(data):
                 portion = _decode(run, header, start=offset, stop=end)

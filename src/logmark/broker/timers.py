@@ -1,4 +1,8 @@
-"""Deadlines on the broker's clock: they come due when that clock says so, also when a test turns it."""
+"""Deadlines on the broker's clock: they come due when that clock says so, also when a test turns it.
+
+A deadline is a time of day when it is given, and from then on a time to wait: if somebody sets the machine's clock, it
+comes due neither sooner nor later.
+"""
 
 import asyncio
 import functools
@@ -12,10 +16,9 @@ from logmark.clock import Clock
 class Timer:
     """One deadline that can be called off."""
 
-    __slots__ = ("callback", "deadline_ms")
+    __slots__ = ("callback",)
 
-    def __init__(self, deadline_ms: int, callback: Callable[[], None]) -> None:
-        self.deadline_ms = deadline_ms
+    def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
@@ -42,9 +45,12 @@ class Timers:
         self._armed: asyncio.TimerHandle | None = None
 
     def at(self, deadline_ms: int, callback: Callable[[], None]) -> Timer:
-        """Call back when the clock reaches the deadline."""
-        timer = Timer(deadline_ms, callback)
-        heapq.heappush(self._heap, (deadline_ms, next(self._order), timer))
+        """Call back when the time that is left until the deadline has passed."""
+        return self._after(deadline_ms - self._clock.now_ms(), callback)
+
+    def _after(self, wait_ms: int, callback: Callable[[], None]) -> Timer:
+        timer = Timer(callback)
+        heapq.heappush(self._heap, (self._clock.monotonic_ms() + wait_ms, next(self._order), timer))
         if self._heap[0][2] is timer:
             self._arm()
         return timer
@@ -53,15 +59,15 @@ class Timers:
         """Call back at every interval until the timers are closed."""
 
         def tick() -> None:
-            self.at(self._clock.now_ms() + interval_ms, tick)
+            self._after(interval_ms, tick)
             callback()
 
         functools.update_wrapper(tick, callback)
-        self.at(self._clock.now_ms() + (interval_ms if first_ms is None else first_ms), tick)
+        self._after(interval_ms if first_ms is None else first_ms, tick)
 
     def wake(self) -> None:
         """Call back whatever has come due; to be called when the clock was moved."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.monotonic_ms()
         while self._heap and self._heap[0][0] <= now_ms:
             timer = heapq.heappop(self._heap)[2]
             callback, timer.callback = timer.callback, None
@@ -83,6 +89,6 @@ class Timers:
         while self._heap and self._heap[0][2].callback is None:
             heapq.heappop(self._heap)
         if self._heap:
-            wait_ms = max(self._heap[0][0] - self._clock.now_ms(), 0)
+            wait_ms = max(self._heap[0][0] - self._clock.monotonic_ms(), 0)
             # A loop refuses waits of years; an early wake-up only arms again.
             self._armed = self._loop.call_later(min(wait_ms, 86_400_000) / 1000, self.wake)

@@ -48,6 +48,13 @@ class Deadlines(Generic[Key]):
         del self._due[key]
         return key
 
+    def move(self, by_ms: int) -> None:
+        """Move every deadline by so much, back if it is negative: the clock was set."""
+        self._due = {key: at_ms + by_ms for key, at_ms in self._due.items()}
+        self._queued = {key: at_ms + by_ms for key, at_ms in self._queued.items()}
+        # All by the same, so the heap stays one.
+        self._heap = [(at_ms + by_ms, count, key) for at_ms, count, key in self._heap]
+
     def _push(self, key: Key, at_ms: int) -> None:
         self._count += 1
         heapq.heappush(self._heap, (at_ms, self._count, key))

@@ -171,6 +171,10 @@ class GroupCoordinator:
         """Return when time alone will change something; None if nothing is awaited."""
         return self._membership.deadlines.next_ms()
 
+    def move_deadlines(self, by_ms: int) -> None:
+        """Move every deadline by so much, back if it is negative: somebody has set the clock."""
+        self._membership.deadlines.move(by_ms)
+
     def expire(self, *, now_ms: int) -> GroupOutcome:
         """Decide one deadline that has passed."""
         deadline = self._membership.deadlines.pop(now_ms)

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 # Facts that the runtime applies in one turn of a load: as many as the usual read has, because requests are refused
 # until all is loaded, and every turn may have to wait for the interpreter. Only larger batches take several turns.
 LOAD_FACTS = 4000
+# A time of day that is further from the monotonic time than before was set, and has not only drifted.
+CLOCK_STEP_MS = 1000
 
 T = TypeVar("T")
 # Gets the answer, or the `Refused` in its place. Called once, on the event loop.
@@ -66,6 +68,10 @@ class Coordinator(Protocol[FactT]):
 
     def expire(self, *, now_ms: int) -> Outcome[FactT]:
         """Decide one deadline that has passed; an outcome without effect if none has."""
+        ...
+
+    def move_deadlines(self, by_ms: int) -> None:
+        """Move every deadline by so much, back if it is negative: somebody has set the clock."""
         ...
 
 
@@ -162,6 +168,8 @@ class CoordinatorRuntime(Generic[CoordinatorT, FactT]):
         self._unanswered: dict[Ticket, Answered] = {}
         self._timer: Timer | None = None
         self._timer_at_ms = 0
+        # How far the time of day is ahead of the monotonic time; the deadlines were set by that.
+        self._ahead_ms = clock.now_ms() - clock.monotonic_ms()
 
     # Asking
 
@@ -244,7 +252,7 @@ class CoordinatorRuntime(Generic[CoordinatorT, FactT]):
         """Decide, write and apply: one step, never interrupted. The coordinator must be loaded."""
         coordinator = self._coordinator
         assert coordinator is not None
-        now_ms = self._clock.now_ms()
+        now_ms = self._read_clock()
         while True:
             try:
                 outcome = decide(now_ms)
@@ -351,8 +359,25 @@ class CoordinatorRuntime(Generic[CoordinatorT, FactT]):
             self._watch_deadlines()
 
     def _is_due(self, coordinator: CoordinatorT) -> bool:
+        now_ms = self._read_clock()
         deadline_ms = coordinator.next_deadline_ms()
-        return deadline_ms is not None and deadline_ms <= self._clock.now_ms()
+        return deadline_ms is not None and deadline_ms <= now_ms
+
+    def _read_clock(self) -> int:
+        """Return the time of day, and move the deadlines along if somebody has set it since they were set.
+
+        Facts need the time of day. But a deadline comes when so much time has passed: a clock that is set must
+        neither end the sessions of all members nor keep those of the dead ones.
+        """
+        now_ms = self._clock.now_ms()
+        ahead_ms = now_ms - self._clock.monotonic_ms()
+        step_ms = ahead_ms - self._ahead_ms
+        if abs(step_ms) >= CLOCK_STEP_MS:
+            self._ahead_ms = ahead_ms
+            self._timer_at_ms += step_ms
+            if self._coordinator is not None:
+                self._coordinator.move_deadlines(step_ms)
+        return now_ms
 
     # Loading and stopping
 
