@@ -1,25 +1,28 @@
 """The cleaner of a running broker: in a process of its own, gone with the broker, and nobody's clients notice."""
 
 import contextlib
+import errno
+import inspect
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from logmark.broker.cleaner import BesideWorker, ProcessWorker
 from logmark.disk import file_system
-from logmark.disk.file_system import RealFileSystem
+from logmark.disk.file_system import FileSystem, RealFileSystem
 from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
-from logmark.log import verification
-from logmark.log.segment_cleaner import Plan
+from logmark.log import segment_swap, verification
+from logmark.log.segment_cleaner import Cleaned, Done, Plan
 from logmark.testing import Broker
 from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
@@ -254,6 +257,72 @@ def test_a_cleaning_process_that_was_killed_is_replaced() -> None:
 
         assert log_bytes(broker) < before / 2
         assert EXPECTED == newest(broker)
+
+
+def write_segments(folder: Path, bases: Sequence[int]) -> Plan:
+    """Write segments of one record each, and return a plan that makes an output of each of them."""
+    folder.mkdir()
+    for base in bases:
+        batch = batches.build([(b"key-%d" % base, b"value")], timestamp_ms=0, base_offset=base)
+        (folder / f"{base:020d}.log").write_bytes(batch)
+    return Plan(
+        folder=str(folder), bases=bases, sizes=[len(batch)] * len(bases), first_dirty_offset=bases[0],
+        end_offset=bases[-1] + 1, now_ms=0, delete_retention_ms=0, segment_bytes=1,
+    )  # fmt: skip
+
+
+def test_no_answer_to_a_plan_that_was_given_up_passes_for_one_to_the_next_plan(tmp_path: Path) -> None:
+    lock = RealFileSystem().lock(str(tmp_path / ".lock"))
+    assert lock is not None
+    worker = ProcessWorker(is_syncing=False, lock=lock)
+    given_up = worker.clean(write_segments(tmp_path / "given-up", [0, 1, 2, 3]))
+    first = next(given_up)
+    given_up.close()
+
+    *outputs, done = worker.clean(write_segments(tmp_path / "next", [10, 11]))
+    process = worker.pid
+    again = list(worker.clean(write_segments(tmp_path / "again", [20])))
+
+    assert isinstance(first, Cleaned) and [0] == first.replaced
+    assert [[10], [11]] == [output.replaced for output in outputs if isinstance(output, Cleaned)]
+    assert isinstance(done, Done) and 12 == done.cleaned_to
+    # A plan that was carried out leaves the process to the next one.
+    assert 2 == len(again) and process == worker.pid
+    worker.stop()
+    lock.release()
+
+
+class NotedWorker(BesideWorker):
+    """Keeps every cleaning that it begins."""
+
+    def __init__(self) -> None:
+        super().__init__(RealFileSystem())
+        self.cleanings: list[Generator[Cleaned | Done, None, None]] = []
+
+    def clean(self, plan: Plan) -> Generator[Cleaned | Done, None, None]:
+        self.cleanings.append(super().clean(plan))
+        return self.cleanings[-1]
+
+
+def test_a_cleaning_whose_output_cannot_be_taken_over_is_ended_before_the_next_one_begins(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: str, cleaned: Cleaned, files: FileSystem) -> segment_swap.Incoming:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+
+    broker.create_topic("profiles", config=COMPACT)
+    fill(broker)
+    before = log_bytes(broker)
+    noted = NotedWorker()
+    monkeypatch.setattr(broker._runner._broker.cleaner, "_worker", noted)  # type: ignore[union-attr]
+    with monkeypatch.context() as patched:
+        patched.setattr(segment_swap, "load", refuse)
+        broker.compact()
+
+    assert [inspect.GEN_CLOSED] == [inspect.getgeneratorstate(cleaning) for cleaning in noted.cleanings]
+    broker.compact()
+    assert log_bytes(broker) < before / 2
+    assert EXPECTED == newest(broker)
 
 
 def test_a_stop_or_a_deletion_in_the_middle_of_a_cleaning_harms_nothing(broker: Broker) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from logmark.broker.config import BrokerConfig
-from logmark.broker.server import Broker
+from logmark.broker.server import KEPT_SECONDS_MAX, Broker
+from logmark.disk.file_system import RealFileSystem
+from logmark.log.file_range import FileRange
 
 
 def with_broker(tmp_path: Path, test: Callable[[Broker], Awaitable[None]]) -> None:
@@ -58,6 +60,32 @@ def test_a_large_request_gets_more_time_than_a_small_one(tmp_path: Path) -> None
         broker.sweep(broker.loop.time() + 60)
 
         assert 1 == len(broker.connections)
+        writer.close()
+
+    with_broker(tmp_path, check)
+
+
+def test_records_that_a_client_does_not_take_are_dropped_from_memory_and_read_again(tmp_path: Path) -> None:
+    async def check(broker: Broker) -> None:
+        reader, writer = await connect(broker)
+        (connection,) = broker.connections
+        path = tmp_path / "records"
+        records = bytes(range(256)) * 4096
+        path.write_bytes(records * 16)
+        file = RealFileSystem().open(str(path))
+        connection._send([FileRange(file.hold_open(), at * len(records), records) for at in range(16)])
+        connection.send()
+        while not connection.blocked_at:
+            await asyncio.sleep(0)
+        kept = connection.held_bytes
+
+        broker.sweep(connection.active_at + KEPT_SECONDS_MAX)
+        assert kept == connection.held_bytes > len(records)
+        broker.sweep(connection.active_at + KEPT_SECONDS_MAX + 1)
+
+        assert connection.held_bytes <= len(records), "the transport has them"
+        assert broker.memory_max // 8 - connection.held_bytes == broker.room_for_responses
+        assert records * 16 == await asyncio.wait_for(reader.readexactly(16 * len(records)), 60)
         writer.close()
 
     with_broker(tmp_path, check)

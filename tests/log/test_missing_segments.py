@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from logmark.errors import ErrorCode, Refused
+from logmark.broker.internal_partition import PartitionLog
+from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import text_of_id
 from logmark.log.clean_stop import CLEAN
 from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.partition import Partition
+from logmark.log.segment_cleaner import Limits
 from logmark.wire import batches
 from tests.cli.conftest import CommandResult, run
 from tests.harness.crashed import tree
@@ -21,6 +23,7 @@ from tests.log.directory_driver import NOW_MS, TOPIC_ID, LogDriver, batch, setti
 FOLDER = "clicks-0"
 END = 21
 SMALL = settings(segment_bytes=300)
+COMPACTED = settings(segment_bytes=300, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01)
 STATES = ["stopped", "crashed"]
 LOOKS = [("recover", "--dry-run"), ("verify",)]
 COMMANDS = [*LOOKS, ("recover",)]
@@ -336,6 +339,32 @@ def test_a_reader_of_a_compacted_log_does_not_pass_over_a_missing_segment(driver
     errors = read_errors(driver.reopen(config=SMALL), range(first, following + 1))
 
     assert [ErrorCode.CORRUPT_MESSAGE] * (following - first) + [None] == errors
+
+
+@pytest.mark.parametrize("at", [0, 2, -2], ids=["first", "middle", "last but one"])
+def test_a_log_that_lacks_a_segment_is_not_compacted(driver: LogDriver, at: int) -> None:
+    data = leave(driver, fill(driver), "stopped")
+    first, following = take_away(data, at)
+    partition = driver.reopen(config=COMPACTED)
+    part = partition.dirty_part(NOW_MS)
+    assert part is not None
+
+    with pytest.raises(Malformed, match=f"offsets {first} to {following - 1} are missing"):
+        partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
+
+
+def test_a_compacted_log_is_loaded_though_it_ends_in_a_hole(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
+    first, _ = take_away(data, -1)
+    (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
+    lacking = PartitionLog(driver.reopen(config=COMPACTED))
+    with pytest.raises(Refused):
+        list(lacking.read())
+    # After a crash nobody knows any more that the log had more records.
+    partition = driver.reopen(clean=False, config=COMPACTED)
+    assert END == partition.high_watermark and [] == partition.damage
+
+    assert first == sum(len(batch.records) for batch in PartitionLog(partition).read())
 
 
 def test_deleting_records_behind_a_gap_ends_it(driver: LogDriver) -> None:

@@ -8,8 +8,9 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import IO, NamedTuple, Protocol
 
 from logmark.broker.config import BrokerConfig
@@ -42,7 +43,7 @@ class Progress(NamedTuple):
 class Worker(Protocol):
     """Whoever does the rewriting."""
 
-    def clean(self, plan: Plan) -> Iterator[Cleaned | Done]: ...
+    def clean(self, plan: Plan) -> Generator[Cleaned | Done, None, None]: ...
 
     def stop(self) -> None: ...
 
@@ -53,7 +54,7 @@ class BesideWorker:
     def __init__(self, files: FileSystem) -> None:
         self._files = files
 
-    def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
+    def clean(self, plan: Plan) -> Generator[Cleaned | Done, None, None]:
         """Yield the outputs one by one, and the figures at the end."""
         return segment_cleaner.clean(plan, self._files)
 
@@ -75,13 +76,17 @@ class ProcessWorker:
         """The process, if it runs."""
         return None if self._process is None else self._process.pid
 
-    def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
-        """Yield the outputs one by one, and the figures at the end. Raises OSError if the process is gone."""
+    def clean(self, plan: Plan) -> Generator[Cleaned | Done, None, None]:
+        """Yield the outputs one by one, and the figures at the end. Raises OSError if the process is gone.
+
+        If the caller closes it before the end, the process is ended too: it would continue the plan, write into the
+        folder, and its answers would pass for those of the next plan.
+        """
         plans, answers = self._pipes()
+        found: Cleaned | Done | None = None
         try:
             plans.write(plan.encode() + "\n")
             plans.flush()
-            found: Cleaned | Done | None = None
             while not isinstance(found, Done):
                 line = answers.readline()
                 if not line:
@@ -91,6 +96,10 @@ class ProcessWorker:
         except (BrokenPipeError, ChildProcessError) as error:
             self._forget()
             raise ChildProcessError("the cleaning process ended; the next cleaning starts another") from error
+        except GeneratorExit:
+            if not isinstance(found, Done):
+                self._forget()
+            raise
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         if self._is_stopped:
@@ -249,20 +258,22 @@ class Cleaner:
         plan = partition.cleaning_plan(part, now_ms=self._clock.now_ms(), limits=self._limits)
         if partition.cleaned_to is None:
             await loop.run_in_executor(None, self._directory.note_cleaned(partition, part.first_dirty_offset))
-        async for found in self._outputs(plan):
-            self._note_step(name)
-            if isinstance(found, Done):
-                if partition.failure is None:
-                    await loop.run_in_executor(None, self._directory.note_cleaned(partition, found.cleaned_to))
-                log.info(
-                    "compacted %s up to offset %d: %d of %d records and %d of %d bytes are left, in %.1f s",
-                    name, found.cleaned_to, found.records_kept, found.records_read, found.bytes_kept, found.bytes_read,
-                    found.seconds,
-                )  # fmt: skip
-                return
-            incoming = await loop.run_in_executor(None, segment_swap.load, partition.folder, found, self._files)
-            # Not by a name: a future that fails refers to this frame, and so to itself and the partition.
-            await self._take_over(partition, incoming, found)
+        async with aclosing(self._outputs(plan)) as outputs:
+            async for found in outputs:
+                self._note_step(name)
+                if isinstance(found, Done):
+                    break
+                incoming = await loop.run_in_executor(None, segment_swap.load, partition.folder, found, self._files)
+                # Not by a name: a future that fails refers to this frame, and so to itself and the partition.
+                await self._take_over(partition, incoming, found)
+        assert isinstance(found, Done)
+        if partition.failure is None:
+            await loop.run_in_executor(None, self._directory.note_cleaned(partition, found.cleaned_to))
+        log.info(
+            "compacted %s up to offset %d: %d of %d records and %d of %d bytes are left, in %.1f s",
+            name, found.cleaned_to, found.records_kept, found.records_read, found.bytes_kept, found.bytes_read,
+            found.seconds,
+        )  # fmt: skip
 
     def _take_over(
         self, partition: Partition, incoming: segment_swap.Incoming, cleaned: Cleaned
@@ -274,9 +285,13 @@ class Cleaner:
             segment_swap.drop(partition.folder, cleaned, self._files)
             raise
 
-    async def _outputs(self, plan: Plan) -> AsyncIterator[Cleaned | Done]:
-        """Yield the worker's outputs, waiting for them in the cleaner's thread."""
+    async def _outputs(self, plan: Plan) -> AsyncGenerator[Cleaned | Done, None]:
+        """Yield the worker's outputs, waiting for them in the cleaner's thread; to be closed by the caller."""
         loop = asyncio.get_running_loop()
         outputs = self._worker.clean(plan)
-        while (found := await loop.run_in_executor(self._thread, next, outputs, None)) is not None:
-            yield found
+        try:
+            while (found := await loop.run_in_executor(self._thread, next, outputs, None)) is not None:
+                yield found
+        finally:
+            # In the same thread, behind a step that may be under way.
+            await loop.run_in_executor(self._thread, outputs.close)

@@ -88,9 +88,10 @@ class LogToClean:
         """Return what a cleaning of that part needs to know; raises Malformed if the log is damaged there."""
         state, settings = self._state, self._state.settings
         sources = [segment for segment in self._segments if segment.base_offset < part.end_offset]
-        for segment in sources:
-            if segment.damage:
-                raise Malformed(str(segment.damage[0]))
+        for damage in self._reader.damage:
+            # Also a segment that is missing: the cleaned log would hide the hole, and old values would be the newest.
+            if damage.first_offset < part.end_offset:
+                raise Malformed(str(damage))
         self._planned = sources
         return Plan(
             folder=state.folder,

@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TextIO
@@ -114,7 +114,7 @@ class Done:
     seconds: float
 
 
-def clean(plan: Plan, files: FileSystem) -> Iterator[Cleaned | Done]:
+def clean(plan: Plan, files: FileSystem) -> Generator[Cleaned | Done, None, None]:
     """Write the outputs one by one; the caller may take each one over before it asks for the next."""
     return _Cleaning(plan, files).run()
 
@@ -133,7 +133,7 @@ class _Cleaning:
         self._keys = KeyMap(plan.limits.map_bytes_max)
         self._bytes_read = self._bytes_kept = 0
 
-    def run(self) -> Iterator[Cleaned | Done]:
+    def run(self) -> Generator[Cleaned | Done, None, None]:
         plan = self._plan
         began = time.monotonic()
         cleaned_to = self._map_keys()
