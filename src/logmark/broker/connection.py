@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, cast
 from logmark.broker.answers import Buffers, LateAnswer
 from logmark.broker.corrupt_fetch import Complaints
 from logmark.broker.loop_watchdog import NOTED_SECONDS, SENDING
-from logmark.broker.outbox import CHUNK_BYTES, Outbox, drop_bytes, memory_of
+from logmark.broker.outbox import (
+    CHUNK_BYTES,
+    FEW_CONNECTIONS,
+    UNSENT_BYTES_OF_FEW,
+    Outbox,
+    drop_bytes,
+    limit_unsent_bytes,
+    memory_of,
+)  # fmt: skip
 from logmark.disk.file_system import OpenFile
 from logmark.errors import Malformed
 from logmark.memory import anonymous_memory
@@ -102,6 +110,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_in_reserve:
             self._broker.health_reserve.enter(self)
         self._outbox = Outbox(transport)
+        if len(self._broker.connections) < FEW_CONNECTIONS:
+            limit_unsent_bytes(transport.get_extra_info("socket"), UNSENT_BYTES_OF_FEW)
         self.active_at = self._broker.loop.time()
         self._broker.connections.add(self)
         self._broker.budget.hold(CONNECTION_BYTES)
@@ -323,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
         buffers, self._unsent = self._unsent, []
         outbox.chunk_bytes = self._broker.chunk_bytes
         try:
-            outbox.send(buffers)
+            outbox.send(buffers, self._broker.room_for_responses + self.held_bytes)
         except (OSError, EOFError) as error:
             outbox.clear()
             self.refuse(f"records could not be read while they were sent: {error}")
@@ -346,8 +356,14 @@ class Connection(asyncio.BufferedProtocol):
         """Count what the responses that wait take of the memory budget."""
         held = 0 if self._outbox is None else self._outbox.memory_bytes
         if held != self.held_bytes:
-            self._broker.budget.hold(held - self.held_bytes)
+            self._broker.hold_responses(held - self.held_bytes)
             self.held_bytes = held
+
+    def drop_bytes(self) -> None:
+        """Free the memory of records that wait: they are read again when the client takes them."""
+        if self._outbox is not None:
+            self._outbox.drop_bytes()
+            self._count_held()
 
     def add_cost(self, requests: int) -> None:
         """Count the request that is handled now as so many."""

@@ -18,15 +18,18 @@ CHUNK_BYTES = KEPT_BYTES_MAX
 
 # What the kernel takes of the responses of one connection before it can send it.
 UNSENT_BYTES_MAX = 256 * 1024
+# The same for connections that came while there were few: a fast reader then takes more with each turn of the loop.
+UNSENT_BYTES_OF_FEW = 2 * 1024 * 1024
+FEW_CONNECTIONS = 16
 
 
-def limit_unsent_bytes(listening: socket.socket) -> None:
-    """Limit what the kernel holds for each client that does not read; connections have the option of their listener.
+def limit_unsent_bytes(its_socket: socket.socket, bytes_max: int = UNSENT_BYTES_MAX) -> None:
+    """Limit what the kernel holds for a client that does not read; connections have the option of their listener.
 
     Its buffer for what is sent and not acknowledged still grows with the speed of a reader far away (SO_SNDBUF would
     limit both).
     """
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+    its_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, bytes_max)
 
 
 class Outbox:
@@ -48,8 +51,8 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
-    def send(self, buffers: Buffers) -> None:
-        """Hand over what the socket takes, these buffers last; what is left of records does not stay in memory.
+    def send(self, buffers: Buffers, keep_bytes: int = 0) -> None:
+        """Hand over what the socket takes, these buffers last; of the rest so many bytes of records stay in memory.
 
         Raises OSError or EOFError if records cannot be read from their file.
         """
@@ -66,7 +69,7 @@ class Outbox:
             else:
                 self._transport.writelines(chunk)
         if self._pieces:
-            drop_bytes(self._pieces)
+            drop_bytes(self._pieces, keep_bytes)
 
     def _take_chunk(self) -> list[bytes | memoryview]:
         chunk: list[bytes | memoryview] = []
@@ -99,6 +102,10 @@ class Outbox:
         """Yield the ranges of files that wait here."""
         return (piece for piece in self._pieces if isinstance(piece, FileRange))
 
+    def drop_bytes(self) -> None:
+        """Free the memory of records that wait: their client takes nothing for now."""
+        drop_bytes(self._pieces)
+
     def clear(self) -> None:
         """Drop everything: the connection is closed."""
         self._pieces.clear()
@@ -111,8 +118,10 @@ def memory_of(buffers: Iterable[Buffer]) -> int:
     )
 
 
-def drop_bytes(buffers: Iterable[Buffer]) -> None:
-    """Free the memory of records that can be read from their files again."""
+def drop_bytes(buffers: Iterable[Buffer], keep_bytes: int = 0) -> None:
+    """Free the memory of records that can be read from their files again, but for the first that take so much."""
     for buffer in buffers:
         if isinstance(buffer, FileRange):
-            buffer.drop_bytes()
+            keep_bytes -= buffer.bytes_in_memory
+            if keep_bytes < 0:
+                buffer.drop_bytes()
