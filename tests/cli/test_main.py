@@ -3,12 +3,10 @@
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from logmark.names import TopicPartition
 from tests.cli.conftest import Logmark, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import unserved_address
+from tests.harness.terminals import read_until
 
 COMMAND = [sys.executable, "-c", "from logmark.cli.main import run; run()"]
 COMMANDS = [
@@ -203,24 +202,18 @@ def test_a_reset_asks_in_a_terminal(
         stdin=theirs, stdout=theirs, stderr=theirs, env=environment(our_broker.bootstrap_servers),
     ) as asked:  # fmt: skip
         os.close(theirs)
-        shown = _read_until(ours, f"Apply this to group {group}? [y/N]:".encode())
-        os.write(ours, answer)
-        assert exit_code == asked.wait(60)
+        try:
+            shown = read_until(ours, f"Apply this to group {group}? [y/N]:".encode())
+            os.write(ours, answer)
+            assert exit_code == asked.wait(60)
+        finally:
+            # One that still waits for an answer would keep the test from telling why it failed.
+            asked.kill()
     os.close(ours)
 
     plain = re.sub(rb"\x1b\[[\d;?]*[A-Za-z]", b"", shown)
     assert re.search(rb"COMMITTED +LAST PROCESSED.*\r\n.* 1 +0 ", plain)
     assert committed == client.committed(group)[TopicPartition(topic, 0)].offset
-
-
-def _read_until(terminal: int, wanted: bytes) -> bytes:
-    found = b""
-    deadline = time.monotonic() + 60
-    while wanted not in found:
-        assert time.monotonic() < deadline, found
-        if select.select([terminal], [], [], 0.1)[0]:
-            found += os.read(terminal, 4096)
-    return found
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)

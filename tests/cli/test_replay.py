@@ -4,7 +4,6 @@ import os
 import pty
 import random
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from tests.harness import shared
 from tests.harness.brokers import BrokerUnderTest, read, values_of
 from tests.harness.node import wait_until
 from tests.harness.searches import seed
+from tests.harness.terminals import read_until
 
 NOW = 1_700_000_000_000
 FOREVER = {"retention.ms": "-1"}
@@ -392,23 +392,13 @@ def test_a_copy_asks_in_a_terminal(
         env=os.environ.copy(),
     ) as asked:
         os.close(theirs)
-        shown = _read_until(ours, f"Copy this to {sandbox}? [y/N]:".encode())
+        shown = read_until(ours, f"Copy this to {sandbox}? [y/N]:".encode())
         os.write(ours, answer)
         assert exit_code == asked.wait(60)
     os.close(ours)
 
     assert b"at most 3 records" in shown
     assert copied == our_broker.end_offset(sandbox)
-
-
-def _read_until(terminal: int, wanted: bytes) -> bytes:
-    found = b""
-    deadline = time.monotonic() + 60
-    while wanted not in found:
-        assert time.monotonic() < deadline, found
-        if select.select([terminal], [], [], 0.1)[0]:
-            found += os.read(terminal, 4096)
-    return found
 
 
 def copying(broker: BrokerUnderTest, *arguments: str) -> subprocess.Popen[str]:

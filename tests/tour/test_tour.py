@@ -4,7 +4,6 @@ import io
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from logmark.tour.chapters import CHAPTERS
 from logmark.tour.elements import Code, Command, Element, Keep, Output, Pause, Picture, Prose, Title
 from logmark.tour.faces import Markdown
 from tests.cli.conftest import run
+from tests.harness.terminals import read_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-c", "from logmark.cli.main import run; run()"]
@@ -172,9 +172,9 @@ def test_in_a_terminal_enter_goes_on_and_q_leaves_quietly_in_the_middle_of_a_cha
         [*COMMAND, "tour", "offset", "workers"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True
     ) as child:
         os.close(theirs)
-        first = _read_until(ours, QUESTION).decode()
+        first = read_until(ours, QUESTION).decode()
         os.write(ours, b"\n")
-        second = _read_until(ours, QUESTION).decode()
+        second = read_until(ours, QUESTION).decode()
         os.write(ours, b"q\n")
         _, said = child.communicate(timeout=120)
     os.close(ours)
@@ -194,19 +194,9 @@ def test_an_interrupt_ends_the_tour_quietly_with_130() -> None:
         [*COMMAND, "tour", "workers"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True
     ) as child:
         os.close(theirs)
-        _read_until(ours, QUESTION)
+        read_until(ours, QUESTION)
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=120)
     os.close(ours)
 
     assert (130, "") == (child.returncode, said)
-
-
-def _read_until(terminal: int, wanted: bytes) -> bytes:
-    found = b""
-    deadline = time.monotonic() + 60
-    while wanted not in found:
-        assert time.monotonic() < deadline, found
-        if select.select([terminal], [], [], 0.1)[0]:
-            found += os.read(terminal, 4096)
-    return found
