@@ -36,6 +36,17 @@ def _settings_of_nobody(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _modules_of_the_tests() -> Iterator[None]:
+    """A pipeline that is loaded again has the modules of its folder loaded again, and these tests are among them.
+
+    A process that a later test starts would not find its function by the name of a module that is another one now.
+    """
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tests"}
+    yield
+    sys.modules.update(before)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     searches.take_seed(config)
     shared.begin()

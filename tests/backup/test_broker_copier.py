@@ -87,6 +87,21 @@ def test_a_log_start_inside_of_a_batch_and_an_expired_log_keep_their_offsets(tmp
     assert wanted == served(restored(tmp_path / "backup", tmp_path / "again"))
 
 
+def test_a_second_run_goes_on_after_records_were_deleted_up_to_the_middle_of_the_last_batch(
+    tmp_path: Path, broker: Broker
+) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"x"] * 20, linger_ms=200)
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+    with Client(broker.bootstrap_servers) as client:
+        client.delete_records({ORDERS: 15})
+    write(broker, [b"y"])
+
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+
+    assert {ORDERS: (15, 21)} == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
 def test_a_compacted_log_keeps_its_holes_and_is_always_fetched_again(tmp_path: Path) -> None:
     settings = {**OUR_SETTINGS, "log.cleaner.backoff.ms": "20"}
     copied: list[int] = []

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -272,7 +272,7 @@ class HeldWorker:
     def __init__(self) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
 
-    def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
+    def clean(self, plan: Plan) -> Generator[Cleaned | Done, None, None]:
         self.begun.set()
         self.may_end.wait()
         raise ChildProcessError("killed")

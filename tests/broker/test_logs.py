@@ -80,6 +80,22 @@ def test_deleted_records_stay_deleted_after_a_kill() -> None:
         consumer.close()
 
 
+def test_records_whose_deletion_the_disk_refused_stay() -> None:
+    files = FaultyFileSystem(RealFileSystem(sync=True))
+    with Broker(files=files, durability="sync") as broker:
+        broker.create_topic("t")
+        for number in range(5):
+            send(broker, "t", str(number))
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        files.fail_writes("log-starts", errno.EPERM)
+        with pytest.raises(KafkaException):
+            admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(60)
+        files.heal()
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        assert (0, 5) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=60)
+        consumer.close()
+
+
 def test_topics_with_and_without_records_are_there_again_after_a_kill() -> None:
     with Broker(subprocess=True, durability="sync") as broker:
         broker.create_topic("empty", 3)

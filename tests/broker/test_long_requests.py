@@ -184,7 +184,7 @@ LONG = {
         lambda: {"topics": wanted(offset_for_leader_epoch, "topic")},
     ),
     "DeleteRecords": (
-        delete_records, 2, delete_records, "_delete", lambda: {"topics": wanted(delete_records, offset=0)}
+        delete_records, 2, delete_records, "_find", lambda: {"topics": wanted(delete_records, offset=0)}
     ),
     "Metadata": (metadata, 9, metadata, "_described", lambda: {"topics": [metadata.schema.RequestTopic(name="wide")]}),
     "FindCoordinator": (
@@ -890,7 +890,9 @@ def test_the_reader_that_is_blocked_for_longest_is_closed_when_large_requests_wa
             await slow.ask(api_versions, 0)
             (blocked,) = (each for each in broker.connections if not each.is_busy)
             blocked.pause_writing()
-            blocked.held_bytes = 1 << 40
+            assert blocked._outbox is not None
+            # The transport has them, so they cannot be read again.
+            blocked.held_bytes = blocked._outbox._handed_over = 1 << 40
             broker.sweep(broker.loop.time())
             with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
                 await slow.receive_frame()

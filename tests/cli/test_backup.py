@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from tests.cli.conftest import CommandResult, as_printed, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import unserved_address
 from tests.harness.restartable_broker import OUR_SETTINGS
+from tests.harness.terminals import is_readable
 
 COMMAND = [sys.executable, "-c", "from logmark.cli.main import run; run()"]
 
@@ -290,7 +290,7 @@ def test_a_terminal_shows_a_bar_of_the_bytes(tmp_path: Path, broker: Broker) -> 
 def _read_all(terminal: int) -> bytes:
     found, deadline = b"", time.monotonic() + 120
     while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.1)[0]:
+        if is_readable(terminal, wait_ms=100):
             try:
                 found += os.read(terminal, 4096)
             except OSError:

@@ -216,7 +216,7 @@ def test_people_see_the_entries_with_their_runs_and_records(killed: Path) -> Non
     shown = run("log", "dump", str(killed / "logmark.wal" / "0001.wal"), "--records")
 
     assert 0 == shown.exit_code
-    assert shown.lines[1].startswith("  file 1 of the write-ahead log of directory ")
+    assert shown.lines[1].startswith("  file 1 of the write-ahead log ")
     assert shown.lines[2].startswith("  entry 1: 1 run, ")
     assert shown.lines[3].startswith(f"    {crashed.TOPIC}-0 20 to ")
     assert shown.lines[3].endswith(f" of {LOG}")

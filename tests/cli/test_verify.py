@@ -21,9 +21,10 @@ from logmark.log.verification import Verification
 from logmark.testing import Broker
 from logmark.wire import batches
 from tests.cli.conftest import as_printed, run
-from tests.cli.test_main import COMMAND, _read_until
+from tests.cli.test_main import COMMAND
 from tests.harness import crashed, wire
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
+from tests.harness.terminals import read_until
 from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, settings
 
 TOPIC = "orders"
@@ -300,7 +301,7 @@ def test_a_repair_asks_in_a_terminal_after_saying_what_is_lost(data: Path, answe
         env={**os.environ, "COLUMNS": "200"},
     ) as asked:  # fmt: skip
         os.close(theirs)
-        shown = _read_until(ours, b"Repair this? [y/N]:")
+        shown = read_until(ours, b"Repair this? [y/N]:")
         assert before == tree(data), "nothing is changed before the answer"
         os.write(ours, answer)
         assert exit_code == asked.wait(60)

@@ -12,6 +12,7 @@ from logmark.disk.file_system import FileSystem
 from logmark.log.partition import Partition
 from logmark.log.wal.entries import BLOCK_BYTES, HEADER_BYTES
 from logmark.log.wal.log import FOLDER
+from logmark.names import TopicPartition
 from logmark.wire import batches
 from tests.crash.broker_logs import PATH, BrokerLogsDriver, drawing
 from tests.crash.crash_file_system import CrashFileSystem, Fate, PowerLoss
@@ -215,9 +216,12 @@ class ScriptRun:
         partition = self._partition(share)
         if partition is not None and partition.settings.is_deleted:
             log = self.promises.log(partition)
-            start = partition.delete_records(before % (partition.high_watermark + 1))
-            self._checkpoint()
-            log.start = start
+            target = partition.deletion_target(before % (partition.high_watermark + 1))
+            # A crash before the answer leaves the one or the other.
+            log.start_possible = max(log.start_possible, target)
+            with self.driver.logs.announce_log_starts({TopicPartition(partition.topic, partition.index): target}):
+                self._checkpoint()
+                log.start = partition.delete_records(target)
 
     def _checkpoint(self) -> None:
         self.driver.logs.checkpoint()()

@@ -11,6 +11,8 @@ from logmark.disk.file_system import Bytes, RealFileSystem
 from logmark.errors import ErrorCode, UserError
 from logmark.testing import Broker
 from tests.harness import wire
+from tests.harness.crashed import tree
+from tests.harness.node import wait_until
 
 TOPIC = "orders"
 
@@ -60,6 +62,40 @@ def test_no_record_is_acknowledged_after_the_data_directory_was_taken_away(
 
     for partition in (0, 1, 0):
         assert ErrorCode.KAFKA_STORAGE_ERROR == produce(broker, partition), "what was acknowledged would not be found"
+
+
+@pytest.mark.parametrize("is_crashed", [False, True], ids=["stopped", "crashed"])
+@pytest.mark.parametrize("is_written", [False, True], ids=["before its first record", "after a record of another log"])
+def test_a_directory_that_takes_the_place_of_the_brokers_own_is_not_changed(
+    tmp_path: Path, is_written: bool, is_crashed: bool
+) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for path, records in ((other, 3), (data, 2)):
+        with Broker(subprocess=True, durability="sync", data_dir=str(path)) as broker:
+            broker.create_topic(TOPIC, 2)
+            for _ in range(records):
+                assert ErrorCode.NONE == produce(broker)
+            if is_crashed and path is other:
+                broker.kill()
+    before = tree(other)
+    with Broker(subprocess=True, durability="sync", data_dir=str(data)) as broker:
+        if is_written:
+            assert ErrorCode.NONE == produce(broker, 1)
+            # The next file of the write-ahead log is made in the background, and may be half made.
+            wait_until((data / "logmark.wal" / "0002.wal").exists, "the next file of the write-ahead log is there")
+        rename(data)
+        other.rename(data)
+
+        assert ErrorCode.KAFKA_STORAGE_ERROR == produce(broker)
+        assert ErrorCode.KAFKA_STORAGE_ERROR == produce(broker, 1)
+        with pytest.raises(ValueError, match="removed or replaced"):
+            broker.create_topic("new")
+        # Whatever is tried again after a while is not tried there.
+        broker.advance(61)
+        assert ErrorCode.KAFKA_STORAGE_ERROR == produce(broker)
+        broker.kill()
+
+    assert before == tree(data)
 
 
 def test_a_second_broker_is_refused_also_when_the_lock_file_was_deleted(

@@ -526,8 +526,11 @@ def test_what_was_cleaned_of_a_log_that_was_loaded_again_meanwhile_is_not_taken_
     cleaned = next(iter(segment_cleaner.clean(plan, driver.files)))
     incoming = segment_swap.load(partition.folder, cleaned, driver.files)
     # The disk fails the log, and it is written again.
+    made = batches.own(batches.build([(b"key", b"newest")], timestamp_ms=NOW_MS))
+    partition.append(made, now_ms=driver.clock.now_ms())
+    # Without a turn of the loop, which could begin a flush before the disk fails.
+    driver.committer.settle()
     driver.files.fail_syncs("clicks-0/", errno.EIO, times=1)
-    driver.append_keyed(partition, (b"key", b"newest"))
     driver.committer.flusher.mark(partition)
     driver.committer.flusher.settle()
     assert partition.failure is not None

@@ -12,10 +12,13 @@ import pytest
 from logmark import properties
 from logmark.errors import UserError
 from logmark.log.checkpoints import SEGMENTS
+from logmark.log.log_starts import BESIDE_WAL
+from logmark.names import TopicPartition
 from logmark.wire.columns import crc32c
 from tests.log.directory_driver import NOW_MS, TOPIC_ID, LogDriver, batch, settings, topic_id, values
 
 OTHER_ID = bytes(range(100, 116))
+CLICKS = TopicPartition("clicks", 0)
 
 
 def test_a_new_directory_says_who_it_is_and_stays_it(driver: LogDriver) -> None:
@@ -160,6 +163,42 @@ def test_a_checkpoint_that_was_taken_earlier_never_replaces_a_later_one(driver: 
     earlier()
 
     assert "0\n1\nclicks 0 2\n" == (driver.path / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_a_log_start_that_the_disk_refused_is_not_in_force_after_a_kill(driver: LogDriver) -> None:
+    partition = driver.create()
+    driver.append(partition, b"a", b"b", b"c")
+    driver.finish(partition)
+    driver.files.fail_writes(BESIDE_WAL, errno.EPERM)
+    with pytest.raises(PermissionError), driver.directory.announce_log_starts({CLICKS: 2}):
+        driver.directory.write_checkpoints()
+    driver.files.heal()
+
+    assert {0: b"a", 1: b"b", 2: b"c"} == values(driver.reopen(clean=False))
+
+
+def test_an_announced_log_start_is_in_the_write_ahead_log_that_the_next_record_makes(driver: LogDriver) -> None:
+    driver.append(driver.create(), b"a", b"b", b"c")
+    partition = driver.reopen()
+    with driver.directory.announce_log_starts({CLICKS: 2}):
+        driver.directory.write_checkpoints()
+        partition.delete_records(2)
+    driver.append(partition, b"d")
+    driver.finish(partition)
+
+    assert {2: b"c", 3: b"d"} == values(driver.reopen(clean=False))
+
+
+def test_a_topic_made_again_does_not_inherit_a_log_start_that_was_just_announced(driver: LogDriver) -> None:
+    driver.append(driver.create(), b"a", b"b", b"c")
+    with driver.directory.announce_log_starts({CLICKS: 2}):
+        driver.directory.write_checkpoints()
+        driver.delete()
+        again = driver.create()
+        driver.append(again, b"new")
+        driver.finish(again)
+
+    assert {0: b"new"} == values(driver.reopen(clean=False))
 
 
 def test_a_checkpoint_that_cannot_be_read_costs_a_check_and_nothing_else(driver: LogDriver) -> None:

@@ -177,7 +177,8 @@ def test_a_clock_that_is_set_back_does_not_delay_a_recovery(driver: LogDriver) -
     driver.recover(partition)
     assert partition.failure is not None, "the back-off is not over"
 
-    driver.clock._now_ms -= 1
+    driver.clock.set_time(driver.clock.now_ms() - 2 * 86_400_000)
+    driver.clock.advance(seconds=1)
     driver.recover(partition)
 
     assert partition.failure is None

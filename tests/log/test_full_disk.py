@@ -218,7 +218,7 @@ def test_a_sync_of_the_wal_that_fails_otherwise_is_never_tried_again(driver: Log
     partition = driver.create()
     driver.append(partition, b"kept")
     driver.finish(partition)
-    driver.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
+    driver.files.fail_syncs(f"{WAL_FILES}001", errno.EIO, times=1)
     partition.append(batch(b"lost"), now_ms=NOW_MS)
     with pytest.raises(LogFailed) as failed:
         driver.loop.run_until_complete(partition.durable(2))

@@ -131,7 +131,7 @@ def test_an_error_of_any_kind_reaches_every_log_that_waits(stepped: LogDriver, w
     stepped.turn()
     second.append(batch(b"b"), now_ms=NOW_MS)
     waiting = [first.durable(2), second.durable(1)]
-    stepped.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
+    stepped.files.fail_syncs(f"{WAL_FILES}001", errno.EIO, times=1)
     workers.writer.finish_job()
 
     for future in waiting:
@@ -144,7 +144,7 @@ def test_after_the_wal_has_failed_no_log_takes_records_until_a_restart(driver: L
     failed, other = driver.create(index=0), driver.create(index=1)
     driver.append(failed, b"kept")
     driver.append(other, b"kept")
-    driver.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
+    driver.files.fail_syncs(f"{WAL_FILES}001", errno.EIO, times=1)
     failed.append(batch(b"lost"), now_ms=NOW_MS)
     with pytest.raises(LogFailed):
         driver.loop.run_until_complete(failed.durable(2))

@@ -7,7 +7,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
-from logmark.log.checkpoint_files import KNOWN_STARTS
+from logmark.log.log_starts import BESIDE_WAL
 from logmark.log.segment import Segment
 from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, batch, settings, values
 
@@ -150,7 +150,8 @@ def test_a_record_that_reached_the_wal_stays_although_it_was_the_last(driver: Lo
 
 @pytest.mark.parametrize("kept", [0, 1, 100])
 def test_what_the_segments_have_lost_behind_the_recovery_point_comes_back_from_the_wal(
-    driver: LogDriver, kept: int,
+    driver: LogDriver,
+    kept: int,
 ) -> None:
     with driver.files.hold_syncs("clicks-0"):
         partition = fill(driver)
@@ -395,7 +396,7 @@ def test_a_log_whose_checkpointed_start_lies_above_its_end_begins_there(driver: 
     driver.stop(clean=False)
     (driver.path / "log-start-offset-checkpoint").write_text("0\n1\nclicks 0 50\n")
     # Else a recovery believes this file, which has a checksum.
-    (driver.path / KNOWN_STARTS).unlink()
+    (driver.path / BESIDE_WAL).unlink()
 
     again = driver.reopen(config=SMALL)
 

@@ -11,9 +11,10 @@ from logmark.errors import ErrorCode, UserError
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, text_of_id
-from logmark.log.checkpoint_files import KNOWN_STARTS
 from logmark.log.group_commit import Durability
 from logmark.log.identity import META
+from logmark.log.log_starts import BESIDE_WAL
+from logmark.names import TopicPartition
 from logmark.testing import Broker
 from tests.cli.conftest import run
 from tests.harness.crashed import tree
@@ -47,6 +48,31 @@ def test_a_wrong_log_start_in_kafkas_checkpoint_hides_no_record_and_brings_none_
 
     assert (START, END) == (partition.log_start_offset, partition.log_end_offset)
     assert [None] * (END - START) == read_errors(partition, range(START, END))
+
+
+@pytest.mark.parametrize("name", ["recovery-points", "log-starts", "0001.wal", "inventory"])
+def test_a_file_of_the_write_ahead_log_of_an_earlier_run_cuts_no_record_and_brings_none_back(
+    driver: LogDriver, name: str
+) -> None:
+    partition = fill(driver)
+    earlier = (driver.path / "logmark.wal" / name).read_bytes()
+    driver.stop(clean=False)
+    partition = driver.reopen(config=SMALL)
+    driver.append(partition, b"of the next run")
+    with driver.directory.announce_log_starts({TopicPartition("clicks", 0): START}):
+        driver.directory.write_checkpoints()
+        partition.delete_records(START)
+    driver.stop(clean=False)
+    (driver.path / "logmark.wal" / name).write_bytes(earlier)
+    before = tree(driver.path)
+
+    if name == "log-starts":
+        # Kafka's file says it too.
+        assert START == driver.reopen(config=SMALL).log_start_offset
+        return
+    with pytest.raises(UserError, match="of this write-ahead log"):
+        driver.reopen(config=SMALL)
+    assert before == tree(driver.path)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -87,7 +113,7 @@ def test_a_high_watermark_of_a_deleted_topic_is_no_finding_after_a_crash_because
 
 def test_log_starts_that_a_crash_has_torn_are_those_of_kafkas_checkpoint(driver: LogDriver) -> None:
     data = delete_records(driver, "crashed")
-    (data / KNOWN_STARTS).write_bytes(b"\0" * 30)
+    (data / BESIDE_WAL).write_bytes(b"\0" * 30)
 
     assert START == driver.reopen(config=SMALL).log_start_offset
 

@@ -264,7 +264,8 @@ class BrokerCopier:
                 if batches.sound_prefix(overlap, base=last.base_offset)[:2] != (len(overlap), last.next_offset):
                     # The manifest names another position than that of the last batch.
                     raise _Diverged
-                begin = batches.read_header(overlap).base_offset
+                # Records may have been deleted up to the middle of it: a broker still returns the whole batch.
+                begin = max(batches.read_header(overlap).base_offset, log.start)
         expected = 0
         with self._client.fetcher(log.key, bytes_max=FETCH_BYTES) as fetcher:
             for answer in fetcher.read(begin, log.end):

@@ -26,12 +26,11 @@ from logmark.disk.file_system import File, FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import DirectoryOfKafka, Malformed, UserError
-from logmark.log import checkpoints, recovery_preview
+from logmark.log import checkpoints, log_starts, recovery_preview
 from logmark.log.added_files import check_all_owners, find_all, set_aside
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
-from logmark.log.checkpoint_files import KNOWN_STARTS
-from logmark.log.checkpoints import ListedSegments
+from logmark.log.checkpoints import SegmentList
 from logmark.log.clean_stop import CLEAN, CleanStop
 from logmark.log.directory import LOCK
 from logmark.log.folder import METADATA
@@ -133,12 +132,12 @@ class DirectoryCopier:
         """
         if self._files.exists(f"{self._path}/{CLEAN}"):
             self._check_folders()
-        listed = self._listed_segments()
+        listed = self._segment_list()
         if listed is None:
             return
         topics = self._catalog().entries()
-        check_all_owners(self._path, listed, topics, self._files)
-        found = find_all(self._path, listed, topics, self._files)
+        check_all_owners(self._path, listed.segments, topics, self._files)
+        found = find_all(self._path, listed.segments, topics, self._files)
         if not found:
             return
         lock = self._files.lock(f"{self._path}/{LOCK}")
@@ -209,14 +208,11 @@ class DirectoryCopier:
             return None
 
     def _read_log_starts(self) -> Mapping[TopicPartition, int]:
-        """Return the log starts as a start of the broker takes them: Kafka's checkpoint has no checksum."""
+        """Return the log starts as a start of the broker takes them."""
+        known = None
         with contextlib.suppress(FileNotFoundError, Malformed):
-            found = CleanStop.read(self._path, self._files).read_segment_list()
-            if found is not None:
-                return found.log_starts
-        with contextlib.suppress(FileNotFoundError, Malformed):
-            return checkpoints.read_offsets(checkpoints.unseal(self._files.read(f"{self._path}/{KNOWN_STARTS}")))
-        return self._checkpoint(checkpoints.LOG_STARTS) or {}
+            known = log_starts.read(self._path, self._files, self._segment_list())
+        return self._checkpoint(checkpoints.LOG_STARTS) or {} if known is None else known
 
     def _size_to_come(self, catalog: Catalog) -> int:
         size = 0
@@ -235,20 +231,20 @@ class DirectoryCopier:
     def _copy_all(self, catalog: Catalog) -> None:
         entries = sorted(catalog.entries(), key=lambda entry: _FIRST.get(entry.name, len(_FIRST)))
         # Before the records: a log start that is read later could lie behind what was copied.
-        log_starts = self._read_log_starts()
+        starts = self._read_log_starts()
         cleaned = self._cleaned = self._checkpoint(checkpoints.CLEANED)
         recovery_points = self._checkpoint(checkpoints.RECOVERY_POINTS) or {}
         self._durable_ends = {**recovery_points, **self._recovered_ends}
         for entry in entries:
             for key in _keys(entry):
-                log_start_offset = log_starts.get(key, 0)
+                log_start_offset = starts.get(key, 0)
                 copied = self._copy_partition(key, entry.id, log_start_offset)
                 self._keep_end(key, copied, log_start_offset, self._durable_ends.get(key, 0))
                 self._store.keep(key, copied)
-        self._find_missing_segments(log_starts)
+        self._find_missing_segments(starts)
         self._note_cleaned(cleaned)
 
-    def _find_missing_segments(self, log_starts: Mapping[TopicPartition, int]) -> None:
+    def _find_missing_segments(self, starts: Mapping[TopicPartition, int]) -> None:
         """Find segments that were removed from a directory that no broker writes to.
 
         A broker that has started since may have deleted segments itself; it has removed the mark of a clean stop first.
@@ -256,24 +252,24 @@ class DirectoryCopier:
         is_clean = self._files.exists(f"{self._path}/{CLEAN}")
         if not is_clean and self._overlay is None:
             return
-        listed = self._listed_segments() or {}
+        segment_list = self._segment_list()
+        listed = {} if segment_list is None else segment_list.segments
         for key, copied in self._store.draft.partitions.items():
             if not copied.segments:
                 continue
             bases = listed.get(key, ())
             copied.note_taken_away(bases)
-            start = known_start(self._leader_epochs(key), log_starts.get(key), is_clean=is_clean)
+            start = known_start(self._leader_epochs(key), starts.get(key), is_clean=is_clean)
             start = min(bases, default=None) if start is None else start
             if start is not None and start < copied.segments[0].base_offset:
                 copied.segments.insert(0, self._store.new_segment(key, start))
                 copied.log_start_offset = start
                 copied.note_missing(1, start)
 
-    def _listed_segments(self) -> ListedSegments | None:
-        """Return the segments that the last clean stop has listed; None if that is not known."""
+    def _segment_list(self) -> SegmentList | None:
+        """Return the list that the last clean stop has left; None if that is not known."""
         with contextlib.suppress(FileNotFoundError, Malformed):
-            found = CleanStop.read(self._path, self._files).read_segment_list()
-            return None if found is None else found.segments
+            return CleanStop.read(self._path, self._files).read_segment_list()
         return None
 
     def _leader_epochs(self, key: TopicPartition) -> list[tuple[int, int]] | None:

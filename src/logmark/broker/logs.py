@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -323,15 +324,11 @@ class Logs:
             answers.append(topic)
         return answers
 
-    async def override(
-        self, wanted: Sequence[Callable[[], tuple[Topic, Mapping[str, str]]]]
-    ) -> list[Topic | Refused]:
+    async def override(self, wanted: Sequence[Callable[[], tuple[Topic, Mapping[str, str]]]]) -> list[Topic | Refused]:
         """Replace the overrides of each topic; return the topic, with the new settings in force, or why not."""
         return await self._changes.run(lambda: self._override(wanted))
 
-    async def _override(
-        self, wanted: Sequence[Callable[[], tuple[Topic, Mapping[str, str]]]]
-    ) -> list[Topic | Refused]:
+    async def _override(self, wanted: Sequence[Callable[[], tuple[Topic, Mapping[str, str]]]]) -> list[Topic | Refused]:
         draft, in_force, pace = self._changes.catalog.copy(), self._settings_in_force(), Pace()
 
         def change(decide: Callable[[], tuple[Topic, Mapping[str, str]]]) -> tuple[Topic, Entry]:
@@ -511,6 +508,10 @@ class Logs:
     def checkpoint(self) -> Callable[[], None]:
         """Read every log's recovery point and log start offset; the returned call writes them, from any thread."""
         return self._directory.checkpoint()
+
+    def announce_log_starts(self, log_starts: Mapping[TopicPartition, int]) -> AbstractContextManager[None]:
+        """Let every checkpoint within the block say that logs start at these offsets, before they move there."""
+        return self._directory.announce_log_starts(log_starts)
 
 
 async def _in_thread(call: Callable[[], T]) -> T:

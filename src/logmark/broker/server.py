@@ -44,6 +44,8 @@ from logmark.log.wal.log import WalLimits
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
+# How long records stay in memory for a client that takes nothing.
+KEPT_SECONDS_MAX = 5.0
 CHUNK_BYTES_MIN = 16 * 1024
 # What clients that do not take their responses may keep on the disk of segments that are deleted, and keep open.
 DELETED_BYTES_MAX = 1 << 30
@@ -120,6 +122,7 @@ class Broker:
         self.budget = MemoryBudget(self.memory_max)
         # The connections whose clients do not take their responses, the longest first.
         self.blocked: dict[Connection, None] = {}
+        self._responses_bytes = 0
         self.connection_limit = ConnectionLimit(
             total_max=self.config.int("max.connections"),
             per_address_max=self.config.int("max.connections.per.ip"),
@@ -262,6 +265,16 @@ class Broker:
     def chunk_bytes(self) -> int:
         """How much of a response a connection hands to its socket at once: less if many clients are slow."""
         return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES, self.memory_max // 8 // (len(self.blocked) + 1)))
+
+    @property
+    def room_for_responses(self) -> int:
+        """How many more bytes of records may stay in memory until clients take them; others are read again then."""
+        return self.memory_max // 8 - self._responses_bytes
+
+    def hold_responses(self, size_bytes: int) -> None:
+        """Count what responses that wait take more than before, or less."""
+        self._responses_bytes += size_bytes
+        self.budget.hold(size_bytes)
 
     async def checkpoint(self) -> None:
         """Write every log's start offset and recovery point; return when they are on disk."""
@@ -406,6 +419,9 @@ class Broker:
                 connection.refuse("its request came more slowly than 64 KB a second while others waited for memory")
             elif now - connection.active_at > idle_s and not connection.is_busy:
                 connection.abort()
+        for connection in list(self.blocked):
+            if self.budget.has_waiting or now - connection.active_at > KEPT_SECONDS_MAX:
+                connection.drop_bytes()
         self._close_readers_without_memory()
         self._close_slowest_readers()
 

@@ -195,7 +195,7 @@ def _recovery_point(item: dict[str, Any]) -> str:
 
 
 def _wal_header(item: dict[str, Any]) -> str:
-    return f"  file {item['sequence']} of the write-ahead log of directory {item['directory_id']}"
+    return f"  file {item['sequence']} of the write-ahead log {item['wal_id']}"
 
 
 def _wal_entry(item: dict[str, Any]) -> str:

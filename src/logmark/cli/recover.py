@@ -34,9 +34,10 @@ def recover(
 ) -> None:
     """Make a directory clean after a crash, without serving it; exit code 1 when records are damaged or missing.
 
-    It writes what the write-ahead log holds to the segments, cuts what was never acknowledged, checks every partition
-    and closes all of them. Afterwards Apache Kafka opens the directory too. A clean directory is left as it is; the
-    command only looks whether files of segments are missing or have changed their size.
+    It writes what the write-ahead log holds to the segments, cuts what was never acknowledged, checks the end of every
+    partition and closes all of them. Afterwards Apache Kafka opens the directory too. A clean directory is left as it
+    is; the command only looks whether files of segments are missing or have changed their size. `logmark verify` reads
+    every record.
     """
     path = os.path.abspath(data_dir)
     with ExitStack() as stack:

@@ -59,6 +59,10 @@ class Lock(Protocol):
         """The descriptors through which a child process holds the lock, too, until it ends."""
         ...
 
+    def is_in_place(self) -> bool:
+        """Return whether the path of the locked folder still leads to it: it was neither removed nor replaced."""
+        ...
+
     def release(self) -> None: ...
 
 
@@ -273,12 +277,24 @@ class RealLock:
     def __init__(self, path: str, file: int, folder: int) -> None:
         self._path = path
         self._descriptors: Sequence[int] = (file, folder)
+        self._identity: tuple[int, int] | None = None
 
     @property
     def inheritable(self) -> Sequence[int]:
         """The descriptor of the folder's lock."""
         # The lock on a file belongs to one process; the lock on the folder to all that have its open descriptor.
         return self._descriptors[1:]
+
+    def is_in_place(self) -> bool:
+        """Return whether the path of the locked folder still leads to it: it was neither removed nor replaced."""
+        if self._identity is None:
+            mine = os.fstat(self._descriptors[1])
+            self._identity = (mine.st_ino, mine.st_dev)
+        try:
+            found = os.stat(os.path.dirname(self._path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return (found.st_ino, found.st_dev) == self._identity
 
     def release(self) -> None:
         if self._descriptors:

@@ -27,6 +27,10 @@ class SharedLock:
     def inheritable(self) -> Sequence[int]:
         return ()
 
+    def is_in_place(self) -> bool:
+        """Return True: a reader changes no directory, also not one that has the path of another."""
+        return True
+
     def release(self) -> None:
         for descriptor in self._descriptors:
             os.close(descriptor)

@@ -5,21 +5,21 @@ segments it had at a clean stop. `checkpoints` has their bytes. What they say of
 in them.
 """
 
+import errno
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
-from logmark.log import checkpoints
+from logmark.log import checkpoints, log_starts
 from logmark.log.checkpoints import SEGMENTS, ListedSegment, ListedSegments, SegmentList
 from logmark.log.clean_stop import CleanStop
 from logmark.log.partition import Partition
+from logmark.log.wal import inventory
 from logmark.log.wal import recovery_points as wal
 from logmark.names import TopicPartition
-
-KNOWN_STARTS = f"{wal.FOLDER}/{wal.LOG_STARTS}"
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +43,12 @@ class CheckpointFiles:
         self._is_cleaned_outdated = False
         listed = self._read_list(stop)
         self._segments = None if listed is None else dict(listed.segments)
-        # Kafka's file has no checksum: a bit that was flipped in it would hide records, and retention delete them.
-        known_starts = self._read_known_starts() if listed is None else listed.log_starts
+        known_starts = self._read_known_starts(listed)
         if known_starts is not None:
             self._log_starts = dict(known_starts)
         self._mentioned = self._list_mentioned(self._recovery_points, self._log_starts)
+        # Log starts that must be durable before a log moves to them.
+        self._announced: list[dict[TopicPartition, int]] = []
         self._writing = threading.Lock()
         self._taken = 0
         self._written = 0
@@ -109,6 +110,8 @@ class CheckpointFiles:
         self._recovery_points.pop(key, None)
         self._log_starts.pop(key, None)
         self._high_watermarks.pop(key, None)
+        for announced in self._announced:
+            announced.pop(key, None)
         if self._segments is not None:
             self._segments.pop(key, None)
         if self._cleaned.pop(key, None) is not None:
@@ -118,6 +121,30 @@ class CheckpointFiles:
         """Write how far logs were cleaned if one of them was forgotten since the last write; in any thread."""
         if self._is_cleaned_outdated:
             self._write_cleaned()
+
+    @contextmanager
+    def announce_log_starts(self, starts: Mapping[TopicPartition, int]) -> Iterator[None]:
+        """Let every write within the block say that logs start at these offsets, or above.
+
+        If the block ends by an error, the next write says again where the logs start: one that could not move because
+        a write failed keeps its old start in the files as well.
+        """
+        announced = dict(starts)
+        self._announced.append(announced)
+        try:
+            yield
+            for key, start in announced.items():
+                self._log_starts[key] = max(start, self._log_starts.get(key, 0))
+        finally:
+            self._announced = [each for each in self._announced if each is not announced]
+
+    def _with_announced(self) -> dict[TopicPartition, int]:
+        starts = dict(self._log_starts)
+        for announced in self._announced:
+            # A copy: a thread may ask while a topic is deleted.
+            for key, start in dict(announced).items():
+                starts[key] = max(start, starts.get(key, 0))
+        return starts
 
     def take(self, partitions: Mapping[TopicPartition, Partition]) -> Callable[[], None]:
         """Take the offsets of open partitions now, and return the call that writes them; for a thread."""
@@ -133,8 +160,8 @@ class CheckpointFiles:
             else:
                 self._log_starts.pop(key, None)
         # Copies, because the write may come later; what is known of partitions that were not opened stays.
-        recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
-        before, self._mentioned = self._mentioned, self._list_mentioned(recovery_points, log_starts)
+        recovery_points, starts = dict(self._recovery_points), self._with_announced()
+        before, self._mentioned = self._mentioned, self._list_mentioned(recovery_points, starts)
         self._taken += 1
         taken = self._taken
 
@@ -147,8 +174,8 @@ class CheckpointFiles:
                     self._write(checkpoints.RECOVERY_POINTS, checkpoints.write_offsets(recovery_points))
                     self._write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(high_watermarks))
                     # Last: a log start above the log's end would make Kafka drop the log.
-                    self._write(checkpoints.LOG_STARTS, checkpoints.write_offsets(log_starts))
-                    self._write_known_starts(log_starts)
+                    self._write(checkpoints.LOG_STARTS, checkpoints.write_offsets(starts))
+                    self._write_known_starts(starts)
                 except OSError:
                     # The files may still say what they said before.
                     self._mentioned = self._mentioned | before
@@ -171,15 +198,26 @@ class CheckpointFiles:
             listed[key] = segments
         self._write(SEGMENTS, SegmentList(listed, self._log_starts).encode())
 
-    def encode_known_starts(self) -> bytes:
-        """Return the log starts for a new WAL: a recovery believes them and not Kafka's file."""
-        return _encode_starts(self._log_starts)
+    def create_wal(self, wal_id: bytes, create: Callable[[bytes], None]) -> None:
+        """Let a call create the WAL with the log starts that a recovery will believe; in any thread.
+
+        No write of log starts comes between: one that comes later finds the WAL, and one that came before is in it.
+        """
+        with self._writing:
+            create(log_starts.encode(self._with_announced(), wal_id))
 
     # The files
 
-    def _write_known_starts(self, log_starts: Mapping[TopicPartition, int]) -> None:
-        if self._files.exists(f"{self._path}/{wal.FOLDER}"):
-            self._write(KNOWN_STARTS, _encode_starts(log_starts))
+    def _write_known_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        folder = f"{self._path}/{wal.FOLDER}"
+        if not self._files.exists(folder):
+            return
+        try:
+            wal_id = inventory.read_wal_id(folder, self._files)
+        except Malformed as error:
+            raise OSError(errno.EIO, str(error), folder) from error
+        if wal_id is not None:
+            self._write(log_starts.BESIDE_WAL, log_starts.encode(starts, wal_id))
 
     def _read(self, name: str) -> bytes | None:
         path = f"{self._path}/{name}"
@@ -194,13 +232,12 @@ class CheckpointFiles:
             logger.warning("%s/%s is not used: %s", self._path, name, error)
             return None
 
-    def _read_known_starts(self) -> Mapping[TopicPartition, int] | None:
-        """Return the log starts beside a WAL; None if there are none, or a crash has torn them."""
+    def _read_known_starts(self, listed: SegmentList | None) -> Mapping[TopicPartition, int] | None:
+        """Return the log starts of the files with a checksum; None if there are none, or a crash has torn them."""
         try:
-            content = self._read(KNOWN_STARTS)
-            return None if content is None else checkpoints.read_offsets(checkpoints.unseal(content))
+            return log_starts.read(self._path, self._files, listed)
         except Malformed as error:
-            logger.warning("%s/%s is not used: %s", self._path, KNOWN_STARTS, error)
+            logger.warning("%s/%s is not used: %s", self._path, log_starts.BESIDE_WAL, error)
             return None
 
     def _read_list(self, stop: CleanStop) -> SegmentList | None:
@@ -223,7 +260,3 @@ class CheckpointFiles:
 
     def _write(self, name: str, data: bytes) -> None:
         self._files.write_atomically(f"{self._path}/{name}", data)
-
-
-def _encode_starts(log_starts: Mapping[TopicPartition, int]) -> bytes:
-    return checkpoints.seal(checkpoints.write_offsets(log_starts))

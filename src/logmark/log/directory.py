@@ -15,7 +15,8 @@ Apache Kafka from opening what a crash left. A start first recovers what a WAL h
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from logmark.clock import Clock
 from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
@@ -63,6 +64,7 @@ class DataDirectory:
         # What was added since the last clean stop; the start has set it aside.
         self.additions: list[str] = []
         committer.open_wal = self._open_wal
+        committer.check_directory = self._check_in_place
         self._files = files
         self._committer = committer
         self.lock = lock
@@ -162,10 +164,19 @@ class DataDirectory:
 
     def _open_wal(self) -> WriteAheadLog:
         """Make the WAL for the first record of this run."""
+        self._check_in_place()
         self.finish_recovery()
         made = WriteAheadLog(self.path, checkpoints.id_bytes(self.directory_id), self._files, self._wal_limits)
-        made.create(self._committer.flusher.points, self._checkpoints.encode_known_starts())
+        points = self._committer.flusher.points
+        self._checkpoints.create_wal(made.id, lambda starts: made.create(points, starts))
+        # It may have been made in a directory that took the place of this one just now.
+        self._check_in_place()
         return made
+
+    def _check_in_place(self) -> None:
+        """Raise FileNotFoundError if the directory was removed, or another one has its path."""
+        if not self.lock.is_in_place():
+            raise FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", self.path)
 
     def close(self, *, clean: bool = True) -> bool:
         """Close every partition, and return whether the next start can trust the files as they are."""
@@ -183,6 +194,7 @@ class DataDirectory:
             if clean and self._partitions.is_used:
                 self.write_checkpoints()
             if clean and is_complete:
+                self._check_in_place()
                 self.finish_recovery()
                 self._committer.close_wal(remove=True)
                 self._checkpoints.write_segments(partitions)
@@ -204,6 +216,7 @@ class DataDirectory:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file at the top of the directory, durably."""
+        self._check_in_place()
         self._files.write_atomically(f"{self.path}/{name}", data)
 
     def write_checkpoints(self) -> None:
@@ -212,7 +225,17 @@ class DataDirectory:
 
     def checkpoint(self) -> Callable[[], None]:
         """Take the offsets of all partitions now, and return the call that writes them; for a thread."""
-        return self._checkpoints.take(self._partitions.by_key)
+        write = self._checkpoints.take(self._partitions.by_key)
+
+        def write_in_place() -> None:
+            self._check_in_place()
+            write()
+
+        return write_in_place
+
+    def announce_log_starts(self, log_starts: Mapping[TopicPartition, int]) -> AbstractContextManager[None]:
+        """Let every checkpoint within the block say that logs start at these offsets, before they move there."""
+        return self._checkpoints.announce_log_starts(log_starts)
 
     def note_cleaned(self, partition: Partition, offset: int) -> Callable[[], None]:
         """Note how far a log is clean, or that it is about to be cleaned; return the call that writes it, for a thread.

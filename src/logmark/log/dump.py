@@ -222,8 +222,8 @@ class Dump:
     def _wal_points(self, path: str, where: Item) -> Iterator[Item]:
         points = RecoveryPoints.decode(self._files.read(path))
         names = self._topic_names(path)
-        owner = checkpoints.id_text(points.directory_id)
-        yield {"kind": "wal_points", **where, "directory_id": owner, "first_entry": points.first_entry}
+        owner = checkpoints.id_text(points.wal_id)
+        yield {"kind": "wal_points", **where, "wal_id": owner, "first_entry": points.first_entry}
         for key, point in points.points.items():
             topic_id, partition = split_key(key)
             yield {
@@ -243,8 +243,8 @@ class Dump:
         try:
             if reader.header is None:
                 raise Malformed("it has no header: it was not in use yet, or both copies are damaged")
-            owner = checkpoints.id_text(reader.header.directory_id)
-            yield {"kind": "wal_header", **where, "directory_id": owner, "sequence": reader.header.sequence}
+            owner = checkpoints.id_text(reader.header.wal_id)
+            yield {"kind": "wal_header", **where, "wal_id": owner, "sequence": reader.header.sequence}
             expected = None
             for header, runs in reader.scan():
                 if expected is not None and header.number != expected:

@@ -95,8 +95,14 @@ class FlushState:
         return Flush(self._log, syncs, self._next_point(), changes)
 
     def end(self, flush: Flush) -> bool:
-        """Move the recovery point and return True, or stop the log if the disk failed the flush."""
+        """Move the recovery point; return True, or stop the log if the disk failed the flush.
+
+        The recovery point also moves if a change failed, or the log meanwhile: the changes that were made have replaced
+        segments below it, so the log must never be written again from an earlier one.
+        """
         state = self._state
+        if flush.is_point_durable:
+            self.recovery_point = flush.point
         # Without a descriptor no sync was even tried, so none has failed. After one that failed for lack of space or
         # memory the kernel may have dropped what it should have written.
         is_held_up = (
@@ -121,7 +127,6 @@ class FlushState:
                 self._flusher.troubled.add(self._log)
         if state.failure is not None:
             return False
-        self.recovery_point = flush.point
         if state.segments and not self._changes:
             self.oldest_offset = state.segments[0].base_offset
         return True

@@ -45,6 +45,11 @@ class Flush:
         # The recovery points could not be written: nothing of this log failed, and the rest waits.
         self.is_held_up = False
 
+    @property
+    def is_point_durable(self) -> bool:
+        """Whether the recovery point counts from now on, also if the disk then failed one of the changes."""
+        return self.is_proved and not self.is_held_up
+
 
 class FlushedLog(Protocol):
     """A log as the flusher sees it; every call is on the event loop."""
@@ -197,7 +202,7 @@ class Flusher:
         for flush in cycle.flushes:
             if error is not None and flush.error is None:
                 flush.error, flush.is_held_up = error, True
-            if flush.is_proved and error is None:
+            if flush.is_point_durable:
                 self.points[flush.log.key] = flush.point
             else:
                 number = under_way[flush.log]

@@ -93,6 +93,8 @@ class GroupCommit:
         self.flusher.on_end = self._resume
         # Makes the WAL when the first record comes; the data directory knows how.
         self.open_wal: Callable[[], WriteAheadLog] | None = None
+        # Raises OSError if another directory has the path of the data directory: segments are opened by their paths.
+        self.check_directory: Callable[[], None] = lambda: None
         # A test that brings workers steps through every write.
         self._writer = EntryWriter(loop, new_worker("logmark-wal"), is_asynchronous=worker is None)
         self._reserver = new_worker("logmark-wal-files")
@@ -138,6 +140,7 @@ class GroupCommit:
         if self.failure is not None:
             raise LogFailed(str(self.failure))
         assert self.open_wal is not None
+        self._require_directory()
         self._wal = self.flusher.wal = self.open_wal()
         self.flusher.durable_number = self._wal.next_number - 1
         self.is_ready = True
@@ -159,7 +162,21 @@ class GroupCommit:
         if self._written_draft is None:
             self._begin_soon()
 
+    def _require_directory(self) -> None:
+        """Raise LogFailed if another directory has the path of the data directory, and refuse all writes from then on.
+
+        Of all logs: one that had failed alone would be written again, to the other directory.
+        """
+        try:
+            self.check_directory()
+        except OSError as error:
+            if not self._is_writing:
+                # Else the end of the round finds that the path of the WAL leads elsewhere.
+                self._fail(error)
+            raise LogFailed(str(self.failure or disk_full.describe_failed_wal(error))) from error
+
     def _begin_draft(self, size: int) -> None:
+        self._require_directory()
         self._close_draft()
         capacity = EntryBuilder.capacity_for(size, len(self._ends))
         if capacity > self._entry_bytes_max:

@@ -304,6 +304,7 @@ class Partition:
         while (flush := self.begin_flush()) is not None:
             for sync in flush.syncs:
                 sync()
+            flush.is_proved = True
             if flush.changes and self._committer.has_wal:
                 # The flusher could not make their recovery point durable: a recovery needs the files as they are.
                 return False
@@ -488,6 +489,10 @@ class Partition:
     def delete_records(self, before: int) -> int:
         """Move the log start up to an offset (-1: to the high watermark) and return the log start."""
         return self._deleter.delete_records(before)
+
+    def deletion_target(self, before: int) -> int:
+        """Return the log start that a deletion up to an offset (-1: to the high watermark) would leave."""
+        return self._deleter.deletion_target(before)
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete old segments by the topic's settings and return their number; also remove files deleted before."""

@@ -58,6 +58,11 @@ class SegmentDeleter:
 
     def delete_records(self, before: int) -> int:
         """Move the log start up to an offset (-1: to the high watermark) and return the log start."""
+        self.move_log_start(self.deletion_target(before))
+        return self._state.log_start_offset
+
+    def deletion_target(self, before: int) -> int:
+        """Return the log start that a deletion up to an offset (-1: to the high watermark) would leave."""
         state = self._state
         if state.topic in INTERNAL_TOPICS:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{state.topic} is internal: its records are kept.")
@@ -68,8 +73,7 @@ class SegmentDeleter:
             raise Refused(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {before} is above the high watermark, {state.high_watermark}."
             )
-        self.move_log_start(target)
-        return state.log_start_offset
+        return max(target, state.log_start_offset)
 
     def move_log_start(self, offset: int) -> None:
         """Move the log start up to an offset; it never moves back."""

@@ -10,11 +10,10 @@ from logmark import properties
 from logmark.disk.file_system import FileSystem, Lock
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, Refused, UserError
-from logmark.log import added_files, checkpoints, recovery_preview
+from logmark.log import added_files, checkpoints, log_starts, recovery_preview
 from logmark.log.added_files import Addition
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
-from logmark.log.checkpoint_files import KNOWN_STARTS
 from logmark.log.checkpoints import CLEANED, ListedSegments
 from logmark.log.clean_stop import CLEAN, CleanStop
 from logmark.log.damage import Damage
@@ -252,19 +251,18 @@ class Verification:
                 except Malformed as error:
                     self._result.wrong_checkpoints.append(name)
                     self._add(FindingKind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
+        found = None
         try:
             found = CleanStop.read(self._path, self._files).read_segment_list()
             if found is not None:
-                self._listed, self._known_starts = found.segments, found.log_starts
+                self._listed = found.segments
         except Malformed as error:
             self._result.wrong_checkpoints.append(checkpoints.SEGMENTS)
             self._add(FindingKind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next "
                       "start does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
 
-        if self._result.has_wal and self._files.exists(f"{self._path}/{KNOWN_STARTS}"):
-            with suppress(Malformed):
-                content = checkpoints.unseal(self._files.read(f"{self._path}/{KNOWN_STARTS}"))
-                self._known_starts = checkpoints.read_offsets(content)
+        with suppress(Malformed):
+            self._known_starts = log_starts.read(self._path, self._files, found)
         self._check_log_starts()
 
     def _check_log_starts(self) -> None:
@@ -438,8 +436,8 @@ class Verification:
         promises = {(key, offset, name) for name in self._promises() for key, offset in self._offsets[name].items()}
         if self._preview is not None:
             promises |= {(key, found.end, wal.FOLDER) for key, found in self._preview.recovered.items()}
-        log_starts = self._offsets[checkpoints.LOG_STARTS]
-        ends = {key: (offset, name) for key, offset, name in sorted(promises) if offset > log_starts.get(key, 0)}
+        starts = self._offsets[checkpoints.LOG_STARTS]
+        ends = {key: (offset, name) for key, offset, name in sorted(promises) if offset > starts.get(key, 0)}
         for key, (promised, name) in ends.items():
             entry, folder = self._topics.get(key.topic), f"{key.topic}-{key.partition}"
             if entry is None or entry.is_deleting or key.partition >= entry.partitions or self._has_log(folder):
@@ -450,10 +448,10 @@ class Verification:
                     kind=FindingKind.RECORDS,
                     path=folder,
                     problem=f"{problem}, and {name} says that the log ends at {promised}",
-                    first_offset=log_starts.get(key, 0),
+                    first_offset=starts.get(key, 0),
                     next_offset=promised,
                     meaning="These records are lost. The next start gives none of their offsets out again.",
-                    records_lost_max=promised - log_starts.get(key, 0),
+                    records_lost_max=promised - starts.get(key, 0),
                 )
             )
 

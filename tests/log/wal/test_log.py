@@ -71,7 +71,7 @@ def test_a_new_wal_is_complete_when_it_has_its_name(new_wal: WriteAheadLog, tmp_
     assert [wal.FOLDER] == [path.name for path in tmp_path.iterdir()]
     assert {"0001.wal", FILE_NAME, inventory.FILE_NAME} == {path.name for path in (tmp_path / wal.FOLDER).iterdir()}
     content = (tmp_path / wal.FOLDER / FILE_NAME).read_bytes()
-    assert RecoveryPoints(DIRECTORY_ID, 1, POINTS) == RecoveryPoints.decode(content)
+    assert RecoveryPoints(new_wal.id, 1, POINTS) == RecoveryPoints.decode(content)
     assert new_wal.is_open and new_wal.file_for(BLOCK_BYTES).is_in_place()
     assert f"{tmp_path}/{wal.FOLDER}/0001.wal" == new_wal.file_for(BLOCK_BYTES).path
 
@@ -138,7 +138,7 @@ def test_a_file_whose_name_could_not_be_synced_leaves_a_wal_that_is_whole(
 
     def fail_behind_the_inventory(path: str) -> None:
         nonlocal left
-        if left and len(inventory.decode(files.read(f"{new_wal.folder}/{inventory.FILE_NAME}"))) > 1:
+        if left and len(inventory.decode(files.read(f"{new_wal.folder}/{inventory.FILE_NAME}")).sizes) > 1:
             left -= 1
             raise OSError(errno.EIO, "Input/output error")
         sync(path)
@@ -283,7 +283,7 @@ def test_a_file_is_out_of_the_inventory_before_it_is_removed(new_wal: WriteAhead
     remove = files.remove
 
     def note(path: str) -> None:
-        seen.append(name in inventory.decode(files.read(f"{new_wal.folder}/{inventory.FILE_NAME}")))
+        seen.append(name in inventory.decode(files.read(f"{new_wal.folder}/{inventory.FILE_NAME}")).sizes)
         remove(path)
 
     files.remove = note  # type: ignore[method-assign]
@@ -296,7 +296,7 @@ def test_the_points_replace_those_before_them(new_wal: WriteAheadLog, files: Fau
     files.syncs_done.clear()
     new_wal.write_points(7, {})
 
-    assert RecoveryPoints(DIRECTORY_ID, 7, {}) == RecoveryPoints.decode(files.read(f"{new_wal.folder}/{FILE_NAME}"))
+    assert RecoveryPoints(new_wal.id, 7, {}) == RecoveryPoints.decode(files.read(f"{new_wal.folder}/{FILE_NAME}"))
     assert [f"{new_wal.folder}/{FILE_NAME}.tmp", new_wal.folder] == files.syncs_done
 
 

@@ -17,8 +17,10 @@ from logmark.log.wal.log import FOLDER
 from logmark.log.wal.recovery_points import FILE_NAME, RecoveryPoint, RecoveryPoints
 from logmark.log.wal.replay import Recovered
 from logmark.testing.faulty_file_system import FaultyFileSystem
+from logmark.wire.columns import crc32c
 
 DIRECTORY_ID = b"d" * 16
+WAL_ID = b"w" * 16
 TOPIC = b"t" * 16
 KEY, OTHER_KEY = partition_key(TOPIC, 0), partition_key(TOPIC, 1)
 
@@ -45,16 +47,16 @@ class WalWriter:
         self.write_inventory()
 
     def write_points(
-        self, points: dict[bytes, RecoveryPoint] | None = None, *, first_entry: int = 1, owner: bytes = DIRECTORY_ID
+        self, points: dict[bytes, RecoveryPoint] | None = None, *, first_entry: int = 1, wal_id: bytes = WAL_ID
     ) -> None:
-        (self.path / FOLDER / FILE_NAME).write_bytes(RecoveryPoints(owner, first_entry, points or {}).encode())
+        (self.path / FOLDER / FILE_NAME).write_bytes(RecoveryPoints(wal_id, first_entry, points or {}).encode())
 
     def write(
-        self, name: str, sequence: int, entries: Sequence[tuple[int, Sequence[Batch]]], *, owner: bytes = DIRECTORY_ID
+        self, name: str, sequence: int, entries: Sequence[tuple[int, Sequence[Batch]]], *, wal_id: bytes = WAL_ID
     ) -> list[int]:
         """Write a file with numbered entries, and return where each begins."""
         file = WalFile(f"{self.path}/{FOLDER}/{name}.wal", 64 * BLOCK_BYTES, self.files)
-        file.create(owner, sequence)
+        file.create(wal_id, sequence)
         positions = []
         for number, batches in entries:
             builder = EntryBuilder(16 * BLOCK_BYTES)
@@ -69,8 +71,14 @@ class WalWriter:
         self.write_inventory()
         return positions
 
-    def write_inventory(self) -> None:
-        (self.path / FOLDER / inventory.FILE_NAME).write_bytes(inventory.encode(self._sizes))
+    def write_inventory(self, directory_id: bytes = DIRECTORY_ID) -> None:
+        owner = inventory.WalOwner(directory_id, WAL_ID)
+        (self.path / FOLDER / inventory.FILE_NAME).write_bytes(inventory.encode(owner, self._sizes))
+
+    def write_older_inventory(self) -> None:
+        content = "".join(f"{size} {name}\n" for name, size in self._sizes.items()).encode()
+        checksum = crc32c(content, 0, len(content)).to_bytes(4, "big")
+        (self.path / FOLDER / inventory.FILE_NAME).write_bytes(content + checksum)
 
     def damage(self, name: str, at: int) -> None:
         path = self.path / FOLDER / f"{name}.wal"
@@ -297,16 +305,39 @@ def test_a_file_that_has_its_name_and_no_header_is_refused(writer: WalWriter, co
 
 def test_a_wal_of_another_directory_is_refused(writer: WalWriter) -> None:
     writer.write("0001", 1, ABC)
-    writer.write_points(owner=b"e" * 16)
+    writer.write_inventory(b"e" * 16)
 
     assert "another data directory" in refuse(writer)
 
 
 def test_a_file_of_another_directory_is_refused(writer: WalWriter) -> None:
-    writer.write("0001", 1, ABC)
-    writer.write("0002", 2, [(4, [Batch(3, 6, b"dd")])], owner=b"e" * 16)
+    writer.write("0001", 1, ABC, wal_id=DIRECTORY_ID)
+    writer.write("0002", 2, [(4, [Batch(3, 6, b"dd")])], wal_id=b"e" * 16)
+    writer.write_points(wal_id=DIRECTORY_ID)
+    writer.write_older_inventory()
 
     assert "another data directory" in refuse(writer)
+
+
+def test_a_wal_of_an_older_version_whose_files_name_only_their_directory_is_recovered(writer: WalWriter) -> None:
+    writer.write("0001", 1, ABC, wal_id=DIRECTORY_ID)
+    writer.write_points(wal_id=DIRECTORY_ID)
+    writer.write_older_inventory()
+
+    assert {KEY: Recovered(0, 3)} == writer.recover()
+
+
+def test_a_file_of_the_wal_of_an_earlier_run_is_refused(writer: WalWriter) -> None:
+    writer.write("0001", 1, ABC, wal_id=b"e" * 16)
+
+    assert "0001.wal is not of this write-ahead log" in refuse(writer)
+
+
+def test_the_recovery_points_of_an_earlier_run_are_refused(writer: WalWriter) -> None:
+    writer.write("0001", 1, ABC)
+    writer.write_points(wal_id=b"e" * 16)
+
+    assert f"{FILE_NAME} is not of this write-ahead log" in refuse(writer)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"?"])
@@ -323,7 +354,7 @@ def test_a_wal_without_readable_points_is_refused(writer: WalWriter, content: by
 def test_a_wal_that_does_not_fit_its_segments_is_refused(writer: WalWriter) -> None:
     writer.write_points({KEY: RecoveryPoint(0, 0, 0)})
     writer.segment(b"a")
-    writer.write("0001", 1, ABC[1:], owner=DIRECTORY_ID)
+    writer.write("0001", 1, ABC[1:], wal_id=WAL_ID)
     writer.write_points({KEY: RecoveryPoint(1, 0, 2)}, first_entry=2)
 
     said = refuse(writer)

@@ -4,11 +4,14 @@ v2  flexible
 It is answered when the new start is on disk: Kafka writes it within a minute, and a crash before that takes it back.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
 from logmark.broker.event_loop_turns import Pace
-from logmark.errors import ErrorCode, LogFailed, Refused
+from logmark.errors import ErrorCode, Refused
+from logmark.log.partition import Partition
+from logmark.names import TopicPartition
 from logmark.wire.schema import delete_records as schema
 
 if TYPE_CHECKING:
@@ -16,10 +19,6 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 3)
-
-TO_HIGH_WATERMARK = -1
-# A log may have segments to delete.
-DELETE_STEPS = 5
 
 
 def handle(message: schema.Request, request: "Request") -> LongWork:
@@ -36,41 +35,57 @@ async def _answer(message: schema.Request, request: "Request") -> schema.Respons
         for each in topic.partitions:
             partitions[each.partition_index] = each
             await pace.step()
+    found: dict[TopicPartition, Partition] = {}
+    targets: dict[TopicPartition, int] = {}
+    refused: dict[TopicPartition, ErrorCode] = {}
+    for name, partitions in wanted.items():
+        for each in partitions.values():
+            key = TopicPartition(name, each.partition_index)
+            try:
+                partition = found[key] = _find(key, request)
+                targets[key] = partition.deletion_target(each.offset)
+            except Refused as error:
+                refused[key] = error.code
+            await pace.step()
+    # On disk first: if the disk refuses the new starts, every log keeps the one that it has.
+    with request.broker.logs.announce_log_starts(targets):
+        try:
+            await request.broker.checkpoint()
+        except OSError:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
+        for key, target in targets.items():
+            try:
+                # That partition: a new topic may have its name by now.
+                targets[key] = found[key].delete_records(target)
+            except Refused as error:
+                refused[key] = error.code
+            await pace.step()
     topics = []
     for name, partitions in wanted.items():
         answers = []
-        for each in partitions.values():
-            answers.append(_delete(name, each, request))
-            await pace.step(DELETE_STEPS)
+        for index in partitions:
+            answers.append(_answer_for(TopicPartition(name, index), targets, refused))
+            await pace.step()
         topics.append(schema.ResponseTopic(name=name, partitions=answers))
-    try:
-        await request.broker.checkpoint()
-    except OSError:
-        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
     return schema.Response(topics=topics)
 
 
-def _delete(
-    name: str, wanted: schema.RequestPartition, request: "Request"
+def _find(key: TopicPartition, request: "Request") -> Partition:
+    topic = request.broker.logs.topic(key.topic)
+    partition = request.broker.logs.partition(key.topic, key.partition)
+    if topic is None or partition is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.is_internal:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return partition
+
+
+def _answer_for(
+    key: TopicPartition, starts: Mapping[TopicPartition, int], refused: Mapping[TopicPartition, ErrorCode]
 ) -> schema.ResponsePartition:
-    try:
-        topic = request.broker.logs.topic(name)
-        partition = request.broker.logs.partition(name, wanted.partition_index)
-        if topic is None or partition is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if topic.is_internal:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        before = partition.high_watermark if wanted.offset == TO_HIGH_WATERMARK else wanted.offset
-        low_watermark = partition.delete_records(before)
-    except Refused as refused:
-        return schema.ResponsePartition(
-            partition_index=wanted.partition_index, low_watermark=-1, error_code=refused.code
-        )
-    except LogFailed:
-        return schema.ResponsePartition(
-            partition_index=wanted.partition_index, low_watermark=-1, error_code=ErrorCode.KAFKA_STORAGE_ERROR
-        )
-    return schema.ResponsePartition(partition_index=wanted.partition_index, low_watermark=low_watermark)
+    code = refused.get(key, ErrorCode.NONE)
+    start = -1 if code else starts[key]
+    return schema.ResponsePartition(partition_index=key.partition, low_watermark=start, error_code=code)
 
 
 def refuse(message: schema.Request, code: ErrorCode, version: int) -> schema.Response:

@@ -37,7 +37,7 @@ ENTRIES_AT = 2 * BLOCK_BYTES
 _FILL_BYTES = 1024 * 1024
 _MAGIC = b"LOGMKWAL"
 _VERSION = 1
-# Magic, version, sequence, directory id, salt.
+# Magic, version, sequence, id of the WAL, salt.
 _HEADER = struct.Struct(f">8sIQ16s{SALT_BYTES}s")
 _CHECKSUM = struct.Struct(">I")
 
@@ -45,13 +45,13 @@ _CHECKSUM = struct.Struct(">I")
 class FileHeader(NamedTuple):
     """Whose file this is, its number among the others, and the salt of its entries."""
 
-    directory_id: bytes
+    wal_id: bytes
     sequence: int
     salt: bytes
 
     def encode(self) -> bytes:
         """Return one copy, a whole block."""
-        head = _HEADER.pack(_MAGIC, _VERSION, self.sequence, self.directory_id, self.salt)
+        head = _HEADER.pack(_MAGIC, _VERSION, self.sequence, self.wal_id, self.salt)
         return (head + _CHECKSUM.pack(columns.crc32c(head, 0, len(head)))).ljust(BLOCK_BYTES, b"\0")
 
     @classmethod
@@ -63,9 +63,9 @@ class FileHeader(NamedTuple):
             checksum = blocks[at + _HEADER.size : at + _HEADER.size + _CHECKSUM.size]
             if len(checksum) < _CHECKSUM.size or _CHECKSUM.pack(columns.crc32c(head, 0, len(head))) != checksum:
                 continue
-            magic, version, sequence, directory_id, salt = _HEADER.unpack(head)
+            magic, version, sequence, wal_id, salt = _HEADER.unpack(head)
             if magic == _MAGIC and version == _VERSION and (newest is None or newest.sequence < sequence):
-                newest = cls(directory_id, sequence, salt)
+                newest = cls(wal_id, sequence, salt)
         return newest
 
 
@@ -85,7 +85,7 @@ class WalFile:
         self._files = files
 
     def create(
-        self, directory_id: bytes, sequence: int, entries: Iterable[tuple[int, EntryBuilder]] = ()
+        self, wal_id: bytes, sequence: int, entries: Iterable[tuple[int, EntryBuilder]] = ()
     ) -> None:
         """Fill a new file with zeros, give it a header and entries; it gets its name after that, durably.
 
@@ -93,7 +93,7 @@ class WalFile:
         """
         path, self.path = self.path, self.path + UNNAMED
         self._fill()
-        self.begin(directory_id, sequence)
+        self.begin(wal_id, sequence)
         for number, entry in entries:
             self.write(entry.seal(number, self.salt), number)
         self._files.replace(self.path, path)
@@ -110,9 +110,9 @@ class WalFile:
         finally:
             file.close()
 
-    def begin(self, directory_id: bytes, sequence: int) -> None:
+    def begin(self, wal_id: bytes, sequence: int) -> None:
         """Write a new header with a new salt and sync it: what the file held before means nothing from now on."""
-        header = FileHeader(directory_id, sequence, secrets.token_bytes(SALT_BYTES))
+        header = FileHeader(wal_id, sequence, secrets.token_bytes(SALT_BYTES))
         if self.file is None:
             self.file = self._files.open_direct(self.path)
         for at in (0, BLOCK_BYTES):

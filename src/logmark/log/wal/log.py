@@ -11,6 +11,7 @@ records that only the WAL has.
 
 import errno
 import os
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,7 +23,7 @@ from logmark.errors import Malformed
 from logmark.log.wal import replay, saved_entries
 from logmark.log.wal.entries import align
 from logmark.log.wal.files import ENTRIES_AT, SUFFIX, WalFile
-from logmark.log.wal.inventory import Inventory
+from logmark.log.wal.inventory import Inventory, WalOwner
 from logmark.log.wal.recovery_points import FILE_NAME, FOLDER, LOG_STARTS, RecoveryPoint, RecoveryPoints
 
 __all__ = ["FOLDER", "UNFINISHED", "WalLimits", "WriteAheadLog", "remove", "remove_unfinished"]
@@ -51,14 +52,15 @@ class WriteAheadLog:
         self.folder = f"{directory}/{FOLDER}"
         self.next_number = 1
         self._directory = directory
-        self._directory_id = directory_id
+        # Of this WAL: files of another one, also of an earlier run, do not fit it.
+        self.id = secrets.token_bytes(len(directory_id))
         self._files = files
         self._bytes_max, self._file_bytes, self._first_file_bytes = limits or WalLimits()
         self._ready: deque[WalFile] = deque()
         self._current: WalFile | None = None
         self._full: deque[WalFile] = deque()
         self._free: list[WalFile] = []
-        self._inventory = Inventory(files)
+        self._inventory = Inventory(WalOwner(directory_id, self.id), files)
         self._sequence = 0
         self._names = 0
         self._bytes = 0
@@ -73,7 +75,7 @@ class WriteAheadLog:
         new = f"{self._directory}/{UNFINISHED[0]}"
         self._files.mkdir(new)
         first = self._new_file(new, self._first_file_bytes)
-        first.create(self._directory_id, self._next_sequence())
+        first.create(self.id, self._next_sequence())
         self._files.write(f"{new}/{FILE_NAME}", self._points(self.next_number, points))
         if log_starts:
             self._files.write(f"{new}/{LOG_STARTS}", log_starts)
@@ -103,7 +105,7 @@ class WriteAheadLog:
         return self._sequence
 
     def _points(self, first_entry: int, points: Mapping[bytes, RecoveryPoint]) -> bytes:
-        return RecoveryPoints(self._directory_id, first_entry, points).encode()
+        return RecoveryPoints(self.id, first_entry, points).encode()
 
     # Writing
 
@@ -158,7 +160,7 @@ class WriteAheadLog:
             # A file that no entry waits for yet leaves as much space as it takes to the partitions.
             free_bytes = wanted if size else 2 * wanted
             return file, partial(self._create, file, self._next_sequence(), free_bytes)
-        return file, partial(file.begin, self._directory_id, self._next_sequence())
+        return file, partial(file.begin, self.id, self._next_sequence())
 
     def _create(self, file: WalFile, sequence: int, free_bytes: int) -> None:
         if self._files.free_bytes(self.folder) < free_bytes:
@@ -168,7 +170,7 @@ class WriteAheadLog:
         name = os.path.basename(file.path)
         may_be_listed = False
         try:
-            file.create(self._directory_id, sequence)
+            file.create(self.id, sequence)
             may_be_listed = True
             self._inventory.add(self.folder, name, file.capacity)
         except OSError:
@@ -196,7 +198,13 @@ class WriteAheadLog:
     # Recovery points
 
     def write_points(self, first_entry: int, points: Mapping[bytes, RecoveryPoint]) -> None:
-        """Make the recovery points durable; to be called in a thread, by one at a time."""
+        """Make the recovery points durable; to be called in a thread, by one at a time.
+
+        Raises FileNotFoundError if another directory has the path of this one: its recovery points are not ours.
+        """
+        current = self._current
+        if current is not None and not current.is_in_place():
+            raise FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", current.path)
         self._files.write_atomically(f"{self.folder}/{FILE_NAME}", self._points(first_entry, points))
 
     def release(self, first_entry: int) -> list[WalFile]:
@@ -233,7 +241,7 @@ class WriteAheadLog:
             path = saved_entries.path_of(self.folder, key)
             # While it is replaced, it is not missed.
             self._inventory.remove(self.folder, os.path.basename(path))
-            saved_entries.write(self.folder, key, runs, self._directory_id, self._files)
+            saved_entries.write(self.folder, key, runs, self.id, self._files)
             self._inventory.add(self.folder, os.path.basename(path), self._files.size(path))
         is_saved()
         replay.rewrite(folder, point, runs, self._files)

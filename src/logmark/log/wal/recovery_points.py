@@ -16,7 +16,7 @@ FILE_NAME = "recovery-points"
 LOG_STARTS = "log-starts"
 _MAGIC = b"LOGMKPTS"
 _VERSION = 1
-# Magic, version, directory id, number of the first entry that is needed, rows.
+# Magic, version, id of the WAL, number of the first entry that is needed, rows.
 _HEADER = struct.Struct(">8sI16sQI")
 _ROW = struct.Struct(">20sqqq")
 _CHECKSUM = struct.Struct(">I")
@@ -33,14 +33,14 @@ class RecoveryPoint(NamedTuple):
 class RecoveryPoints(NamedTuple):
     """The recovery point of each partition that has records, and the first entry that one of them still needs."""
 
-    directory_id: bytes
+    wal_id: bytes
     first_entry: int
     points: Mapping[bytes, RecoveryPoint]
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
         rows = [_ROW.pack(key, *point) for key, point in self.points.items()]
-        head = _HEADER.pack(_MAGIC, _VERSION, self.directory_id, self.first_entry, len(rows))
+        head = _HEADER.pack(_MAGIC, _VERSION, self.wal_id, self.first_entry, len(rows))
         content = b"".join([head, *rows])
         return content + _CHECKSUM.pack(columns.crc32c(content, 0, len(content)))
 
@@ -50,8 +50,8 @@ class RecoveryPoints(NamedTuple):
         content, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
         if len(content) < _HEADER.size or _CHECKSUM.pack(columns.crc32c(content, 0, len(content))) != checksum:
             raise Malformed("the recovery points have a wrong checksum")
-        magic, version, directory_id, first_entry, count = _HEADER.unpack_from(content)
+        magic, version, wal_id, first_entry, count = _HEADER.unpack_from(content)
         if magic != _MAGIC or version != _VERSION or len(content) != _HEADER.size + count * _ROW.size:
             raise Malformed("the recovery points are not in a form that this version knows")
         rows = _ROW.iter_unpack(content[_HEADER.size :])
-        return cls(directory_id, first_entry, {key: RecoveryPoint(*point) for key, *point in rows})
+        return cls(wal_id, first_entry, {key: RecoveryPoint(*point) for key, *point in rows})

@@ -79,7 +79,9 @@ def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
             f"The write-ahead log {folder} cannot be used: {error}. It holds acknowledged records that are not yet in "
             f"the segments. Nothing was changed. Restore {FILE_NAME} from a copy, or restore a backup."
         ) from None
-    inventory.check(folder, files)
+    owner = inventory.check(folder, files)
+    if owner is not None and owner.directory_id != directory_id:
+        raise _of_another_directory(folder)
     content = WalContent(points=points, next_number=points.first_entry)
     with ExitStack() as opened:
         readers = [
@@ -88,13 +90,15 @@ def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
             if name.endswith(SUFFIX)
         ]
         _check_headers(readers)
-        _check_owner([points.directory_id, *(reader.header.directory_id for reader in readers if reader.header)],
-                     directory_id, folder)  # fmt: skip
+        files_of = {FILE_NAME: points.wal_id} | {
+            os.path.basename(reader.path): reader.header.wal_id for reader in readers if reader.header
+        }
+        _check_ids(files_of, owner, directory_id, folder)
         _take_all(_entries(readers), content)
     for name in files.listdir(folder):
         if saved_entries.is_saved(name):
             found = saved_entries.read(folder, name, files)
-            _check_owner([found.directory_id], directory_id, folder)
+            _check_ids({name: found.wal_id}, owner, directory_id, folder)
             content.runs[found.key] = _merge(found, content.runs.get(found.key, []))
             if not found.is_whole:
                 content.damaged_partitions.add(found.key)
@@ -151,12 +155,28 @@ def _check_headers(readers: Iterable[FileReader]) -> None:
             )
 
 
-def _check_owner(owners: Iterable[bytes], directory_id: bytes, folder: str) -> None:
-    if any(owner != directory_id for owner in owners):
-        raise UserError(
-            f"The write-ahead log {folder} belongs to another data directory. Nothing was changed. Files of two "
-            "directories were mixed: put the right ones together again."
-        )
+def _check_ids(
+    found: Mapping[str, bytes], owner: inventory.WalOwner | None, directory_id: bytes, folder: str
+) -> None:
+    """Raise UserError if a file is not one of this WAL; in an older version a file names only its directory."""
+    if owner is None:
+        if any(wal_id != directory_id for wal_id in found.values()):
+            raise _of_another_directory(folder)
+        return
+    for name, wal_id in found.items():
+        if wal_id != owner.wal_id:
+            raise UserError(
+                f"{folder}/{name} is not of this write-ahead log, but of another one, perhaps of an earlier run: files "
+                "of two moments were mixed. Nothing was changed. Put the files of one moment together again, or "
+                "restore a backup."
+            )
+
+
+def _of_another_directory(folder: str) -> UserError:
+    return UserError(
+        f"The write-ahead log {folder} belongs to another data directory. Nothing was changed. Files of two "
+        "directories were mixed: put the right ones together again."
+    )
 
 
 def _entries(readers: Iterable[FileReader]) -> Iterator[Found]:

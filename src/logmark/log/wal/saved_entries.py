@@ -25,7 +25,7 @@ class SavedRuns(NamedTuple):
     """The runs of a partition that were saved aside; the last one has no data and says where the partition ends."""
 
     key: bytes
-    directory_id: bytes
+    wal_id: bytes
     runs: list[Run]
     # Whether every run is there that was saved.
     is_whole: bool
@@ -40,14 +40,14 @@ def path_of(folder: str, key: bytes) -> str:
     return f"{folder}/{PREFIX}{key.hex()}{SUFFIX}"
 
 
-def write(folder: str, key: bytes, runs: Sequence[Run], directory_id: bytes, files: FileSystem) -> None:
+def write(folder: str, key: bytes, runs: Sequence[Run], wal_id: bytes, files: FileSystem) -> None:
     """Save runs with data of a partition, durably, instead of those that were saved before."""
     sizes = [EntryBuilder.capacity_for(len(run.data), 1) for run in runs]
     saved = WalFile(path_of(folder, key), align(ENTRIES_AT + sum(sizes)), files)
     last = runs[-1]
     end = (key, last.segment_base, last.position + len(last.data), last.end_offset, last.end_offset, 0)
     # It gets its name when it is complete.
-    saved.create(directory_id, 1, entries=(_entry(number, run, end) for number, run in enumerate(runs, 1)))
+    saved.create(wal_id, 1, entries=(_entry(number, run, end) for number, run in enumerate(runs, 1)))
     saved.close()
 
 
@@ -76,7 +76,7 @@ def read(folder: str, name: str, files: FileSystem) -> SavedRuns:
     end = next(iter(intact.values()))[0]
     is_whole = sorted(intact) == list(range(1, len(intact) + 1)) and runs[-1].end_offset == end.end_offset
     key = bytes.fromhex(name.removeprefix(PREFIX).removesuffix(SUFFIX))
-    return SavedRuns(key, header.directory_id, [*runs, end], is_whole)
+    return SavedRuns(key, header.wal_id, [*runs, end], is_whole)
 
 
 def is_saved(name: str) -> bool:
