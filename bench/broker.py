@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/broker.py` finds its neighbours
 
-from bench import fixture, load, matrix, report, sides
+from bench import fixture, load, machine, matrix, report, sides
 from bench.matrix import DEFAULT, FLUSHED, OS, OS_AND_BARE_SYNC, OS_AND_SYNC, SYNC, Contender, Samples, Work
 from bench.report import Row, Shares, middle
 from tests.harness import distribution
@@ -29,6 +29,9 @@ CLIENT_PARTITIONS = 4
 PARTITIONS = (1, 4, 32, 256, 1000)
 WORKS = ("start", "clients", *matrix.WORKS)
 PAIRS = ((OS, DEFAULT), (SYNC, DEFAULT), (SYNC, FLUSHED))
+# What the kernel takes for the same bytes if the server does nothing else: no broker can be far below.
+SENDS = {"a bare send from memory": machine.send_from_memory, "a bare sendfile": machine.send_file}
+FETCHES = ("fetch_batches", "fetch_by_readers")
 FIXTURES = {"logmark": "logmark.testing", "mock": "librdkafka's mock"}
 # A single connection cannot share a sync, so its goal is another: see OS_AND_SYNC.
 GOAL, GOAL_CONNECTIONS = 1.0, 16
@@ -58,6 +61,7 @@ class Plan:
     connections: tuple[int, ...] = (1, 16, 64, 256)
     commit_connections: tuple[int, ...] = (1, 16, 64)
     starts: int
+    sent_bytes: int
 
     @classmethod
     def full(cls, options: argparse.Namespace) -> "Plan":
@@ -69,6 +73,7 @@ class Plan:
             seconds=options.seconds,
             records={100: 1_000_000, 1024: 300_000},
             starts=3,
+            sent_bytes=2 << 30,
         )
 
     @classmethod
@@ -84,6 +89,7 @@ class Plan:
             connections=(1, 64),
             commit_connections=(1, 16),
             starts=1,
+            sent_bytes=8 << 20,
         )
 
     @property
@@ -116,7 +122,7 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[list[
                 Contender(label=FLUSHED, broker=kafka, topic_config={"flush.messages": "1"}),
             ]
             if "clients" in plan.works:
-                _clients(plan, contenders, samples, say)
+                _clients(plan, folder, contenders, samples, say)
             if plan.matrix:
                 matrix.measure(
                     plan.matrix,
@@ -152,9 +158,16 @@ def _starts(plan: Plan, folder: Path, samples: Samples, say: Callable[[str], Non
                 samples[f"fixture {figure}", FIXTURES[side]].append(value)
 
 
-def _clients(plan: Plan, contenders: list[Contender], samples: Samples, say: Callable[[str], None]) -> None:
+def _clients(
+    plan: Plan, folder: Path, contenders: list[Contender], samples: Samples, say: Callable[[str], None]
+) -> None:
     for number in range(1 - plan.warm_ups, plan.rounds + 1):
         is_warm_up = number < 1
+        for label, measured in SENDS.items() if not is_warm_up else ():
+            cost = measured(folder, plan.sent_bytes)
+            for value_bytes in plan.records:
+                for work in FETCHES:
+                    samples[f"cpu {work} {value_bytes}", label].append(cost)
         for rank, contender in enumerate(contenders):
             say(f"{'warm-up' if is_warm_up else f'round {number} of {plan.rounds}'}: clients, {contender.label}")
             for value_bytes, records in plan.records.items():
@@ -230,7 +243,8 @@ def _rows(plan: Plan, samples: Samples) -> list[Row]:
             ("fetch_by_readers", f"fetched by {READERS} readers", CPU_GOAL),
         ):
             name = f"processor time per GB {title}, {size}"
-            compare(f"cpu {work} {value_bytes}", name, "s", "cpu", is_higher_better=False, goal=goal)
+            pairs = (*PAIRS, *((SYNC, label) for label in SENDS))
+            compare(f"cpu {work} {value_bytes}", name, "s", "cpu", pairs=pairs, is_higher_better=False, goal=goal)
     for work, title, goal in (
         ("produce", "produce, librdkafka", None),
         ("consume", "consume, librdkafka", FETCH_GOAL),

@@ -8,6 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+# What is sent at once, and the file that it is sent from.
+_PIECE_BYTES = 1 << 20
+_FILE_BYTES = 256 << 20
+
 
 def seconds(work: Callable[[], object]) -> float:
     """How long one call takes."""
@@ -99,6 +103,48 @@ def _serve(listener: socket.socket, path: Path, size: int, length: int, sync: bo
             count += 1
         connection.send(b"response")
     os.close(descriptor)
+
+
+def send_from_memory(folder: Path, size: int) -> float:
+    """Return the processor seconds for each GB that a bare server sends out of its memory over the loopback device."""
+    data = memoryview(os.urandom(_PIECE_BYTES))
+    return _send(size, lambda connection, _: connection.send(data))
+
+
+def send_file(folder: Path, size: int) -> float:
+    """Return the processor seconds for each GB of a cached file that the kernel sends, as Apache Kafka lets it."""
+    path = folder / "sent"
+    path.write_bytes(os.urandom(_FILE_BYTES))
+    descriptor = os.open(path, os.O_RDONLY)
+    last = _FILE_BYTES - _PIECE_BYTES
+    try:
+        return _send(size, lambda to, at: os.sendfile(to.fileno(), descriptor, at % last, _PIECE_BYTES))
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def _send(size: int, send: Callable[[socket.socket, int], int]) -> float:
+    """Return the processor seconds of this process for each GB that a client takes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = multiprocessing.get_context("fork").Process(target=_receive, args=(listener,))
+    client.start()
+    try:
+        with socket.create_connection(listener.getsockname()) as connection:
+            sent, begin = 0, time.process_time()
+            while sent < size:
+                sent += send(connection, sent)
+            return (time.process_time() - begin) / (sent / 1e9)
+    finally:
+        listener.close()
+        client.join()
+
+
+def _receive(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    buffer = bytearray(_PIECE_BYTES)
+    while connection.recv_into(buffer):
+        pass
 
 
 def plain_read(path: Path, chunk_bytes: int) -> float:
