@@ -13,8 +13,8 @@ import pytest
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.changes import undo_change
 from logmark.offsets.journal.journal import open_journal
+from logmark.offsets.undo import undo_change
 from logmark.offsets.user_files import state_folder
 from tests.cli.conftest import CommandResult, run
 from tests.harness.brokers import BrokerUnderTest

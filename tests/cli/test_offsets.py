@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from logmark.cli.offsets.changes import complete_change
+from logmark.cli.offsets.history import complete_change
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition

@@ -14,12 +14,12 @@ from confluent_kafka.admin import (
 )
 
 from logmark.client.client import Client
-from logmark.offsets.changes import undo_change
 from logmark.offsets.journal.journal import open_journal
 from logmark.offsets.reset.targets import ToEarliest
 from logmark.offsets.spark_checkpoints.folder import LocalFolder
 from logmark.offsets.spark_checkpoints.rewind import apply_rewind, plan_rewind
 from logmark.offsets.spark_checkpoints.sinks import parse_sink
+from logmark.offsets.undo import undo_change
 from tests.cli.conftest import CommandResult, run
 from tests.harness import shared
 from tests.harness.brokers import BrokerUnderTest

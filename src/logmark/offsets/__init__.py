@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from logmark.offsets.bounded_replay.copier import ReplayCopier
     from logmark.offsets.bounded_replay.plan import plan_target, resolve_ranges, start_run
     from logmark.offsets.bounded_replay.runs import ReplayRequest, RunStore
-    from logmark.offsets.changes import finish_change, undo_change
     from logmark.offsets.journal.changes import Change
     from logmark.offsets.journal.journal import Journal, list_changes, open_journal
     from logmark.offsets.lag.ages import Age, compute_ages
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from logmark.offsets.reset.undo import ChangeConflict
     from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
     from logmark.offsets.spark_checkpoints.folder import open_folder
+    from logmark.offsets.undo import finish_change, undo_change
 
 __all__ = [
     "Age",
@@ -117,7 +117,7 @@ _MODULES = {
     "logmark.offsets.bounded_replay.copier": ("ReplayCopier",),
     "logmark.offsets.bounded_replay.plan": ("plan_target", "resolve_ranges", "start_run"),
     "logmark.offsets.bounded_replay.runs": ("ReplayRequest", "RunStore"),
-    "logmark.offsets.changes": ("finish_change", "undo_change"),
+    "logmark.offsets.undo": ("finish_change", "undo_change"),
     "logmark.offsets.journal.changes": ("Change",),
     "logmark.offsets.journal.journal": ("Journal", "list_changes", "open_journal"),
     "logmark.offsets.lag.ages": ("Age", "compute_ages"),

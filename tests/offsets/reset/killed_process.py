@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from logmark.client.client import Client
-from logmark.offsets.changes import undo_change
 from logmark.offsets.journal.file_journal import FileJournal
 from logmark.offsets.reset.deletion import plan_deletion
 from logmark.offsets.reset.executor import WatchTimeouts, apply_plan
 from logmark.offsets.reset.plan import ResetPlan
 from logmark.offsets.reset.planner import plan_reset
 from logmark.offsets.reset.targets import ToOffset
+from logmark.offsets.undo import undo_change
 
 AT_ONCE = WatchTimeouts(watch_s=0, quiet_watch_s=0)
 STEPS = (

@@ -15,7 +15,6 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.changes import finish_change, undo_change
 from logmark.offsets.journal.changes import Author, Change, resolve_states
 from logmark.offsets.journal.file_journal import FileJournal
 from logmark.offsets.journal.journal import list_changes, select_change
@@ -25,6 +24,7 @@ from logmark.offsets.reset.plan import ResetPlan
 from logmark.offsets.reset.planner import plan_reset
 from logmark.offsets.reset.targets import ShiftBy, Target, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets
 from logmark.offsets.reset.undo import ChangeConflict, plan_undo
+from logmark.offsets.undo import finish_change, undo_change
 from tests.harness.brokers import BrokerUnderTest, read
 from tests.offsets.reset import killed_process
 from tests.offsets.reset.killed_process import AT_ONCE

@@ -12,7 +12,6 @@ import pytest
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.changes import undo_change
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.offsets.journal.file_journal import FileJournal
 from logmark.offsets.journal.journal import list_changes
@@ -20,6 +19,7 @@ from logmark.offsets.reset.executor import AppliedReset, apply_plan
 from logmark.offsets.reset.planner import plan_reset
 from logmark.offsets.reset.targets import ToOffset
 from logmark.offsets.reset.undo import ChangeConflict
+from logmark.offsets.undo import undo_change
 from logmark.spark.source.position import Position
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import tools_of_this_process
