@@ -1,6 +1,7 @@
 """Segments that somebody has taken away: `logmark recover` and `logmark verify` name the offsets that are missing."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -95,6 +96,45 @@ def test_a_segment_that_is_missing_in_the_middle_is_told_with_its_offsets(
     assert 1 == told.count(f"offsets {first} to"), "each gap is told once"
     if "recover" in command and state == "stopped":
         assert "nothing was changed" in told
+
+
+def cut(data: Path, at: int, torn_bytes: int) -> int:
+    """Cut the last batch off a segment, and all but so many bytes of the one before it; return that one's offset."""
+    path = sorted((data / FOLDER).glob("*.log"))[at]
+    content = path.read_bytes()
+    positions = [0]
+    while (end := positions[-1] + batches.read_header(content, positions[-1]).size) < len(content):
+        positions.append(end)
+    path.write_bytes(content[: positions[-2] + torn_bytes])
+    return batches.read_header(content, positions[-2]).base_offset
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 10], ids=["between two batches", "inside a batch"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_closed_segment_that_is_cut_after_a_crash_is_told(
+    driver: LogDriver, command: tuple[str, ...], torn_bytes: int
+) -> None:
+    data = leave(driver, fill(driver), "crashed")
+    first = cut(data, 2, torn_bytes)
+
+    done = look(data, command)
+
+    assert 1 == done.exit_code, done.out + done.error
+    assert re.search(rf"offsets (from )?{first}\b", done.out + done.error)
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 10], ids=["between two batches", "inside a batch"])
+def test_what_a_recovery_has_told_of_a_cut_segment_is_damage_from_the_next_start_on(
+    driver: LogDriver, torn_bytes: int
+) -> None:
+    data = leave(driver, fill(driver), "crashed")
+    first = cut(data, 2, torn_bytes)
+    assert 1 == run("recover", str(data)).exit_code
+
+    partition = driver.reopen(config=SMALL)
+
+    assert [first] == [damage.first_offset for damage in partition.damage]
+    assert [None, ErrorCode.CORRUPT_MESSAGE] == read_errors(partition, range(first - 1, first + 1))
 
 
 def test_a_missing_segment_is_told_by_every_recovery_until_it_is_repaired(driver: LogDriver) -> None:

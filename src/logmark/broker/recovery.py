@@ -20,7 +20,7 @@ from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.clean_stop import CLEAN
 from logmark.log.directory import LOCK, DataDirectory
 from logmark.log.group_commit import GroupCommit
-from logmark.log.missing_segments import find_gaps, find_overlaps
+from logmark.log.missing_segments import check_segment_ends, find_overlaps
 from logmark.log.recovery_preview import Cut, RecoveredPartition
 from logmark.log.wal import log as wal
 
@@ -124,10 +124,10 @@ def _open_and_close(
             logs = Logs(directory, config, clock)
             logs.open()
             partitions = [partition for topic in logs.topics() for partition in topic.partitions]
-            # A start reads nothing below the recovery point, so it reports only a part of the gaps.
-            damage = [
-                str(one) for each in partitions for one in (*each.damage, *find_gaps(each), *find_overlaps(each))
-            ]
+            for partition in partitions:
+                # A start reads nothing below the recovery point, so it knows only a part of the damage.
+                check_segment_ends(partition)
+            damage = [str(one) for each in partitions for one in (*each.damage, *find_overlaps(each))]
         except BaseException:
             directory.close(clean=False)
             raise

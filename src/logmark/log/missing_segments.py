@@ -1,7 +1,7 @@
 """Segments that were removed: where a log must start, and gaps between its segments.
 
 A clean stop lists the segments, and the next start misses those that are gone. After a crash there is no list. Then the
-leader epochs say where a log starts, and a start reads no batch below the recovery point: `find_gaps` and
+leader epochs say where a log starts, and a start reads no batch below the recovery point: `check_segment_ends` and
 `find_overlaps` read the last batches of every segment instead.
 """
 
@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from logmark.errors import Malformed
-from logmark.log.damage import Damage
 
 if TYPE_CHECKING:
     from logmark.log.partition import Partition
@@ -38,18 +37,22 @@ def describe_missing_start(start: int, first_base: int) -> str:
     return f"the log started at offset {start}, and its first segment begins at {first_base}"
 
 
-def find_gaps(partition: "Partition") -> Iterator[Damage]:
-    """Yield the gaps between the segments of an open partition that its damage does not have yet.
+def check_segment_ends(partition: "Partition") -> None:
+    """Add to the damage of an open partition what is torn or missing at the ends of its closed segments.
 
-    A log that was compacted may have holes. What lies behind damage in the last batches of a segment is not known here.
+    A log that was compacted may have holes between its segments.
     """
     known = {damage.next_offset for damage in partition.damage}
     for segment, following in pairwise(partition.segments):
         base = following.base_offset
-        if segment.is_dense and base > partition.log_start_offset and base not in known:
-            end = _end_of(segment)
-            if end is not None and end < base:
-                yield Damage(0, 0, end, base, f"the segment before it ends at {end}", path=partition.folder)
+        if segment.damage or base <= partition.log_start_offset or base in known:
+            continue
+        end = _end_of(segment)
+        if end is None:
+            segment.lookup.find_damage(base)
+            segment.release()
+        elif end < base and segment.is_dense:
+            partition.note_gap(end, base)
 
 
 def find_overlaps(partition: "Partition") -> Iterator[str]:

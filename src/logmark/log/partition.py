@@ -484,6 +484,10 @@ class Partition:
         """The ranges that are kept and never served, as far as they have been found."""
         return self._reader.damage
 
+    def note_gap(self, offset: int, next_offset: int) -> None:
+        """Note as damage that no segment has the offsets from one up to the start of the next segment."""
+        self._reader.note_gap(offset, next_offset)
+
     # Retention and compaction
 
     def delete_records(self, before: int) -> int:

@@ -82,6 +82,17 @@ class Reader:
             if gap.next_offset is not None and gap.next_offset > start
         ]
 
+    def note_gap(self, offset: int, next_offset: int) -> None:
+        """Note as damage that no segment has the offsets from one up to the start of the next segment."""
+        known = next((gap for gap in self._gaps if gap.next_offset == next_offset), None)
+        if known is None:
+            problem = f"no segment holds them, and the next one begins at {next_offset}"
+            known = Damage(0, 0, offset, next_offset, problem, path=self._state.folder)
+            logger.warning("%s", known)
+        else:
+            self._gaps.remove(known)
+        self._gaps.append(known._replace(first_offset=min(known.first_offset, offset)))
+
     # Reading
 
     def read(self, offset: int, *, bytes_max: int, at_least_one: bool = True) -> Records:
@@ -336,23 +347,12 @@ class Reader:
                 break
             if segment.is_dense and offset >= segment.base_offset:
                 if following is not None:
-                    self._note_gap(offset, following.base_offset)
+                    self.note_gap(offset, following.base_offset)
                 break
         else:
             if not self._misses(offset, self._state.log_end_offset):
                 return None
         raise self._corrupt(offset)
-
-    def _note_gap(self, offset: int, next_offset: int) -> None:
-        """Note that no segment has an offset, which a read was the first to notice."""
-        known = next((gap for gap in self._gaps if gap.next_offset == next_offset), None)
-        if known is None:
-            problem = f"no segment holds them, and the next one begins at {next_offset}"
-            known = Damage(0, 0, offset, next_offset, problem, path=self._state.folder)
-            logger.warning("%s", known)
-        else:
-            self._gaps.remove(known)
-        self._gaps.append(known._replace(first_offset=min(known.first_offset, offset)))
 
     def _misses(self, offset: int, base: int) -> bool:
         """Return whether a segment is missing between an offset and the batch that was found for it."""
