@@ -110,6 +110,48 @@ def test_streams_one_after_the_other_are_one(codec: int) -> None:
     assert b"onetwo" == codecs.decompress(codec, data, bytes_max=6)
 
 
+EMPTY_PARTS = {
+    "gzip members": (codecs.GZIP, b"", codecs.compress(codecs.GZIP, b"")),
+    "snappy streams": (codecs.SNAPPY, b"", codecs.compress(codecs.SNAPPY, b"")),
+    "snappy blocks": (codecs.SNAPPY, codecs.compress(codecs.SNAPPY, b""), b"\0\0\0\1\0"),
+    "zstd frames": (codecs.ZSTD, b"", codecs.compress(codecs.ZSTD, b"")),
+    "zstd frames to be skipped": (codecs.ZSTD, b"", b"\x50\x2a\x4d\x18\0\0\0\0"),
+    "zstd blocks": (codecs.ZSTD, codecs.compress(codecs.ZSTD, b"")[:-3], b"\0\0\0"),
+}
+
+
+@pytest.mark.parametrize("how", ["whole", "in pieces"])
+@pytest.mark.parametrize(("codec", "head", "part"), EMPTY_PARTS.values(), ids=EMPTY_PARTS)
+def test_a_stream_of_more_empty_parts_than_any_client_writes_is_too_large(
+    codec: int, head: bytes, part: bytes, how: str
+) -> None:
+    stream = head + 50_000 * part
+
+    with pytest.raises(codecs.TooLarge, match="more than [0-9]+ members, frames or blocks"):
+        if how == "whole":
+            codecs.decompress(codec, stream, bytes_max=1 << 20)
+        else:
+            list(codecs.pieces(codec, stream, bytes_max=1 << 20))
+
+
+@pytest.mark.parametrize("codec", [codecs.GZIP, codecs.SNAPPY, codecs.ZSTD])
+def test_hundreds_of_streams_one_after_the_other_are_one(codec: int) -> None:
+    # A snappy stream of one block has two parts, its head and the block; so has a zstd frame.
+    parts = [b"part %d" % number for number in range(500)]
+
+    assert b"".join(parts) == bytes(
+        codecs.decompress(codec, b"".join(codecs.compress(codec, part) for part in parts), bytes_max=1 << 20)
+    )
+
+
+@pytest.mark.parametrize("members", [1, 7])
+def test_gzip_members_of_any_size_are_read_whole(members: int) -> None:
+    parts = [bytes([number % 251]) * (300_000 * number + 1) for number in range(members)]
+    stream = b"".join(codecs.compress(codecs.GZIP, part) for part in parts)
+
+    assert b"".join(parts) == bytes(codecs.decompress(codecs.GZIP, stream, bytes_max=1 << 24))
+
+
 def test_lz4_blocks_stand_alone_because_java_reads_no_linked_ones() -> None:
     frame = codecs.compress(codecs.LZ4, bytes(300_000))
 

@@ -35,7 +35,7 @@ def recover(
     """Make a directory clean after a crash, without serving it; exit code 1 when records are damaged or missing.
 
     It writes what the write-ahead log holds to the segments, cuts what was never acknowledged, checks the end of every
-    partition and closes all of them. Afterwards Apache Kafka opens the directory too. A clean directory is left as it
+    segment and closes all partitions. Afterwards Apache Kafka opens the directory too. A clean directory is left as it
     is; the command only looks whether files of segments are missing or have changed their size. `logmark verify` reads
     every record.
     """

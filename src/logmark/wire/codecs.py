@@ -101,25 +101,34 @@ class _Output:
         return self._first if self._all is None else self._all[: self.size]
 
 
+# The members, frames or blocks that a stream of any size may have, and how large all above them must be on average.
+_PARTS_MIN = 1024
+_UNPACKED_BYTES_OF_PART = 16 * 1024
+_PACKED_BYTES_OF_PART = 1024
+
+
+class _Parts:
+    """Counts the parts of a stream: each takes time, and one that is empty unpacks to nothing."""
+
+    __slots__ = ("_left", "_limit")
+
+    def __init__(self, data: Bytes, bytes_max: int) -> None:
+        self._limit = _PARTS_MIN + bytes_max // _UNPACKED_BYTES_OF_PART + len(data) // _PACKED_BYTES_OF_PART
+        self._left = self._limit
+
+    def begin_next(self) -> None:
+        """Count one more part; raises TooLarge if the stream has too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise TooLarge(f"the stream has more than {self._limit} members, frames or blocks")
+
+
 def _gunzip(data: Bytes, bytes_max: int) -> Bytes:
     out = _Output(bytes_max)
-    rest: Bytes = data
-    stream = zlib.decompressobj(31)
-    while out.size <= bytes_max:
-        try:
-            part = stream.decompress(rest, min(_STEP_BYTES_MAX, bytes_max + 1 - out.size))
-        except zlib.error as error:
-            raise Malformed(f"broken gzip stream: {error}") from None
-        out.add(part)
-        if stream.eof:
-            rest = stream.unused_data  # members may be concatenated; what is no member is ignored, as Java does
-            if rest[:2] != _GZIP_MAGIC:
-                break
-            stream = zlib.decompressobj(31)
-        else:
-            rest = stream.unconsumed_tail
-            if not part and not rest:
-                raise Malformed("gzip stream ends in the middle")
+    for piece in _gunzip_pieces(data, bytes_max):
+        out.add(piece if len(piece) <= bytes_max - out.size else memoryview(piece)[: bytes_max + 1 - out.size])
+        if out.size > bytes_max:
+            break
     return out.take()
 
 
@@ -136,14 +145,15 @@ def _unsnappy(data: Bytes, bytes_max: int) -> Bytes:
         # Clients of other languages send the bare block; Java's reader takes it, so it is legal in a log.
         return _snappy_block(view, bytes_max)
     out = _Output(bytes_max)
-    for block in _snappy_chunks(view):
+    for block in _snappy_chunks(view, _Parts(view, bytes_max)):
         out.add(_snappy_block(block, bytes_max - out.size))
     return out.take()
 
 
-def _snappy_chunks(view: memoryview) -> Iterator[memoryview]:
+def _snappy_chunks(view: memoryview, parts: _Parts) -> Iterator[memoryview]:
     at = 0
     while at < len(view):
+        parts.begin_next()
         if view[at : at + 8] == _XERIAL_MAGIC:  # streams may be concatenated, each with its header
             if len(view) - at < _XERIAL_HEAD.size:
                 raise Malformed("snappy stream ends inside its header")
@@ -224,21 +234,23 @@ def _zstd_decompressor(bytes_max: int) -> zstandard.ZstdDecompressor:
 
 def _unzstd(data: Bytes, bytes_max: int) -> bytes:
     view = memoryview(data)
-    parts: list[bytes] = []
+    found: list[bytes] = []
+    parts = _Parts(view, bytes_max)
     size = 0
     at = 0
     while at < len(view) and size <= bytes_max:
+        parts.begin_next()
         if view[at + 1 : at + 4] == _ZSTD_SKIPPED_MAGIC and view[at] >> 4 == 5:
             at += 8 + int.from_bytes(view[at + 4 : at + 8], "little")
             continue
-        end, blocks = _zstd_frame(view, at)
+        end, blocks = _zstd_frame(view, at, parts)
         part = _zstd_one_frame(view[at:end], blocks * _ZSTD_BLOCK_BYTES_MAX, bytes_max - size)
-        parts.append(part)
+        found.append(part)
         size += len(part)
         at = end
-    if not parts or at > len(view):
+    if not found or at > len(view):
         raise Malformed("no zstd frame")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return found[0] if len(found) == 1 else b"".join(found)
 
 
 def _zstd_one_frame(frame: memoryview, content_bytes_max: int, bytes_max: int) -> bytes:
@@ -272,7 +284,7 @@ _ZSTD_BLOCK_BYTES_MAX = 128 * 1024
 _ZSTD_RLE_BLOCK, _ZSTD_RESERVED_BLOCK = 1, 3
 
 
-def _zstd_frame(view: memoryview, start: int) -> tuple[int, int]:
+def _zstd_frame(view: memoryview, start: int, parts: _Parts) -> tuple[int, int]:
     """Return where the frame that begins at `start` ends, and its number of blocks: a cut stream has too few."""
     if view[start : start + 4] != _ZSTD_MAGIC or len(view) - start < 6:
         raise Malformed("no zstd frame")
@@ -288,6 +300,7 @@ def _zstd_frame(view: memoryview, start: int) -> tuple[int, int]:
         kind = head >> 1 & 3
         at += 3 + (1 if kind == _ZSTD_RLE_BLOCK else head >> 3)
         blocks += 1
+        parts.begin_next()
         if at > len(view) or kind == _ZSTD_RESERVED_BLOCK:
             raise Malformed("zstd frame ends in the middle")
     at += 4 if descriptor & 4 else 0
@@ -324,6 +337,7 @@ def _zstandard(data: Bytes) -> bytes:
 
 _PIECE_BYTES = 1 << 20
 _GIVEN_BYTES = 64 * 1024
+_GIVEN_BYTES_OF_MEMBER = 4 * 1024
 _SNAPPY_PIECE_BYTES = 256 * 1024
 
 
@@ -333,13 +347,14 @@ def _plain_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
 
 def _gunzip_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
     view = memoryview(data)
+    parts = _Parts(view, bytes_max)
     stream = zlib.decompressobj(31)
-    at = 0
+    at, given_bytes = 0, _GIVEN_BYTES
     rest: Bytes = b""
     try:
         while True:
             if not rest:
-                rest = view[at : at + _GIVEN_BYTES]
+                rest = view[at : at + given_bytes]
                 at += len(rest)
             yield stream.decompress(rest, _PIECE_BYTES)
             if stream.eof:
@@ -347,7 +362,9 @@ def _gunzip_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
                 at -= len(stream.unused_data)
                 if view[at : at + 2] != _GZIP_MAGIC:
                     return
-                stream, rest = zlib.decompressobj(31), b""
+                parts.begin_next()
+                # The stream copies what is behind its end: little, because many small members may follow.
+                stream, rest, given_bytes = zlib.decompressobj(31), b"", _GIVEN_BYTES_OF_MEMBER
             else:
                 rest = stream.unconsumed_tail
                 if not rest and at == len(view):
@@ -380,12 +397,14 @@ def _unlz4_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
 
 def _unzstd_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
     view = memoryview(data)
+    parts = _Parts(view, bytes_max)
     at = 0
     while at < len(view):
+        parts.begin_next()
         if view[at + 1 : at + 4] == _ZSTD_SKIPPED_MAGIC and view[at] >> 4 == 5:
             at += 8 + int.from_bytes(view[at + 4 : at + 8], "little")
             continue
-        end, _ = _zstd_frame(view, at)
+        end, _ = _zstd_frame(view, at, parts)
         try:
             with _zstd_decompressor(bytes_max).stream_reader(view[at:end]) as reader:
                 while piece := reader.read(_PIECE_BYTES):
@@ -401,7 +420,7 @@ def _unsnappy_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
         yield _snappy_block(view, bytes_max)
         return
     piece = bytearray()
-    for block in _snappy_chunks(view):
+    for block in _snappy_chunks(view, _Parts(view, bytes_max)):
         piece += _snappy_block(block, bytes_max)
         if len(piece) >= _SNAPPY_PIECE_BYTES:
             yield piece

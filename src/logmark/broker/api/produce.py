@@ -254,6 +254,8 @@ def _append(
 
 def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, version: int) -> ProducedBatch:
     """Return the batch, checked; raises _TooLargeForLoop if it unpacks to more than can be checked at once."""
+    if DECOMPRESSED_BYTES_ON_LOOP_MAX < len(records) <= rules.max_message_bytes:
+        raise _TooLargeForLoop
     try:
         return batches.check_produced(records, _on_loop(rules), now_ms=now_ms, produce_version=version)
     except Refused as refused:
