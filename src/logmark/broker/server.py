@@ -57,6 +57,8 @@ LIVENESS_INTERVAL_MS = 1000
 # What producers may take of the memory of clients, and how often they are counted.
 PRODUCERS_SHARE = 4
 PRODUCERS_INTERVAL_MS = 3000
+# Fetch sessions take at most this share of the memory of clients.
+FETCH_SESSIONS_SHARE = 8
 # How long a record may be in the write-ahead log only: what a recovery has to write again is bounded by it.
 FLUSH_INTERVAL_MS = 30_000
 # How exactly file.delete.delay.ms is kept.
@@ -129,7 +131,11 @@ class Broker:
             overrides=read_overrides(self.config.text("max.connections.per.ip.overrides")),
         )
         self.health_reserve = HealthReserve()
-        self.fetch_sessions = FetchSessions(self.config.int("max.incremental.fetch.session.cache.slots"))
+        self.fetch_sessions = FetchSessions(
+            self.config.int("max.incremental.fetch.session.cache.slots"),
+            bytes_max=self.memory_max // FETCH_SESSIONS_SHARE,
+            hold=self.budget.hold,
+        )
         self.data_dir = os.path.abspath(data_dir)
         self.disk_probe = DiskProbe(self.data_dir)
         self.started_ms = 0
