@@ -34,6 +34,7 @@ from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import PARTITIONS_MAX
 from logmark.log.partition import Partition
+from logmark.log.settings import OVERRIDES_LENGTH_MAX
 from logmark.testing import Broker, FaultyFileSystem
 from logmark.wire.schema import create_partitions as partitions_schema
 from logmark.wire.schema import create_topics as create_schema
@@ -141,6 +142,45 @@ def test_changing_the_settings_of_a_thousand_topics_is_one_write(served: HeldDis
     assert 1 == served.count_writes(lambda: served.wire.ask(incremental_alter_configs, 1, resources=wanted))
     topics = json.loads((Path(served.broker.data_dir) / CATALOG).read_bytes())["topics"]
     assert [{"retention.ms": "1234"}] * COUNT == [topic["overrides"] for topic in topics]
+
+
+LONG = "leader.replication.throttled.replicas"
+
+
+def overrides_of(served: HeldDiskBroker, topic: str) -> dict[str, str]:
+    """Return the overrides of a topic that the catalogue on disk has."""
+    topics = json.loads((Path(served.broker.data_dir) / CATALOG).read_bytes())["topics"]
+    return next(each["overrides"] for each in topics if each["name"] == topic)
+
+
+@pytest.mark.parametrize("is_dry", [False, True], ids=["in earnest", "validate only"])
+def test_a_topic_with_longer_settings_than_4_kib_is_not_created(served: HeldDiskBroker, is_dry: bool) -> None:
+    wanted = []
+    for name, length in (("just", OVERRIDES_LENGTH_MAX), ("over", OVERRIDES_LENGTH_MAX + 1)):
+        config = create_schema.RequestConfig(name=LONG, value="0:1".ljust(length - len(LONG), "0"))
+        wanted.append(new_topic(name))
+        wanted[-1].configs.append(config)
+
+    just, over = served.wire.ask(create_topics, 7, topics=wanted, validate_only=is_dry).topics
+
+    assert (ErrorCode.NONE, ErrorCode.INVALID_CONFIG) == (just.error_code, over.error_code), just.error_message
+    assert over.error_message is not None and "4096 characters" in over.error_message
+
+
+@pytest.mark.parametrize("operation", [0, 2], ids=["set", "append"])
+def test_settings_do_not_grow_beyond_4_kib_and_a_refused_change_changes_nothing(
+    served: HeldDiskBroker, operation: int
+) -> None:
+    served.create(["topic"])
+    answers = []
+    for value in ("0:" + "1" * 2500, "0:" + "2" * (2500 if operation else 5000)):
+        change = configs_schema.RequestConfig(name=LONG, config_operation=operation, value=value)
+        wanted = configs_schema.RequestResource(resource_type=2, resource_name="topic", configs=[change])
+        answer = served.wire.ask(incremental_alter_configs, 1, resources=[wanted])
+        answers.append((answer.responses[0].error_code, overrides_of(served, "topic")))
+
+    assert [ErrorCode.NONE, ErrorCode.INVALID_CONFIG] == [code for code, _ in answers]
+    assert answers[0][1] == answers[1][1]
 
 
 def test_the_topics_that_a_metadata_request_creates_are_one_write(served: HeldDiskBroker) -> None:

@@ -22,6 +22,7 @@ from logmark.broker.api import (
     offset_fetch,
     sync_group,
 )
+from logmark.coordination.classic_membership import PROTOCOLS_MAX
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
 from tests.coordination.coordinator_driver import subscription
@@ -143,6 +144,15 @@ def test_metadata_of_a_member_has_a_limit(wire: Wire) -> None:
 
     assert ErrorCode.MESSAGE_TOO_LARGE == joined(wire, group, protocols=[large]).error_code
     assert 0 == joined(wire, group).error_code
+
+
+def test_the_protocols_of_a_member_have_a_limit(wire: Wire) -> None:
+    group = next(NAMES)
+    names = [f"assignor-{number}" for number in range(PROTOCOLS_MAX + 1)]
+    many = [join_group.schema.RequestProtocol(name=name, metadata=b"") for name in names]
+
+    assert ErrorCode.INVALID_REQUEST == joined(wire, group, protocols=many).error_code
+    assert 0 == joined(wire, group, protocols=many[:-1]).error_code
 
 
 def test_metadata_of_a_group_has_a_limit() -> None:

@@ -35,6 +35,8 @@ from logmark.coordination.settings import GroupSettings
 from logmark.errors import ErrorCode, Refused
 
 MEMBER_ID_BYTES_MAX = 2**15 - 1
+# Clients send as many as they have assignors: one to five. To choose among thousands would hold the event loop.
+PROTOCOLS_MAX = 100
 
 
 class SessionOf(NamedTuple):
@@ -103,6 +105,11 @@ class ClassicMembership:
 
     def _check_size(self, group: ClassicGroup | None, command: Join) -> None:
         """Refuse metadata that is too large: every member's is kept, and sent to the leader."""
+        if len(command.protocols) > PROTOCOLS_MAX:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"A member may send {PROTOCOLS_MAX} protocols, and this one sent {len(command.protocols)}.",
+            )
         size = protocols_bytes(command.protocols)
         if size > self._settings.member_bytes_max:
             raise Refused(

@@ -183,6 +183,10 @@ SETTINGS: Mapping[str, Setting] = {
 }
 
 
+# All settings of a topic together, each with its largest number, have less than half of it.
+OVERRIDES_LENGTH_MAX = 4096
+
+
 def check(name: str, text: str | None) -> object:
     """Return the value of a setting's text; raise Refused, with the reason, if it is not allowed."""
     setting = SETTINGS.get(name)
@@ -194,6 +198,15 @@ def check(name: str, text: str | None) -> object:
         return setting.read(text)
     except ValueError as error:
         raise Refused(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}: {error}") from None
+
+
+def check_size(overrides: Mapping[str, str]) -> None:
+    """Refuse overrides that take more memory and room in the catalogue than a topic may; raises Refused."""
+    if sum(len(name) + len(text) for name, text in overrides.items()) > OVERRIDES_LENGTH_MAX:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"The settings of a topic may have {OVERRIDES_LENGTH_MAX} characters, names and values together.",
+        )
 
 
 class TopicSettings:

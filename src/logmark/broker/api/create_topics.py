@@ -14,7 +14,7 @@ from logmark.broker.api.describe_configs import TOPIC_CONFIG_SOURCES
 from logmark.broker.event_loop_turns import Pace, decide_each
 from logmark.broker.logs import NewTopic, Topic
 from logmark.errors import ErrorCode, Refused
-from logmark.log.settings import TopicSettings
+from logmark.log.settings import TopicSettings, check_size
 from logmark.wire.messages import NO_UUID
 from logmark.wire.schema import create_topics as schema
 
@@ -67,6 +67,7 @@ def _new_topic(wanted: schema.RequestTopic, request: "Request", *, is_repeated: 
             ErrorCode.INVALID_CONFIG,
             f"Null value not supported for topic configs: {','.join(sorted(set(overrides) - set(given)))}",
         )
+    check_size(given)
     return NewTopic(wanted.name, partitions, given)
 
 

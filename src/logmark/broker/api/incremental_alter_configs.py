@@ -79,6 +79,7 @@ def _overrides(
     overrides = dict(topic.settings.overrides)
     for config in resource.configs:
         _change(overrides, config, in_force=topic.settings)
+    settings.check_size(overrides)
     settings.TopicSettings(overrides)
     return topic, overrides
 
