@@ -114,7 +114,7 @@ def test_the_coordinators_batches_are_checked_by_epoch_only(driver: LogDriver) -
 
 def test_a_duplicate_of_a_batch_that_is_not_durable_waits_for_it(driver: LogDriver) -> None:
     partition = driver.create()
-    with driver.files.hold_syncs(WAL_FILES):
+    with driver.files.hold_syncs(f"{WAL_FILES}001"):
         driver.loop.call_soon(lambda: None)
         first = partition.append(batch(b"a", producer=(PRODUCER_ID, 0, 0)), now_ms=NOW_MS)
         driver.turn()

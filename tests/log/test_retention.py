@@ -186,7 +186,7 @@ def test_the_log_start_survives_once_it_is_checkpointed(driver: LogDriver, clean
 def test_deleting_beyond_the_high_watermark_is_refused(driver: LogDriver, offset: int) -> None:
     partition = driver.create()
     driver.append(partition, *[b"x"] * 5)
-    with driver.files.hold_syncs(WAL_FILES):
+    with driver.files.hold_syncs(f"{WAL_FILES}001"):
         partition.append(batch(b"not durable"), now_ms=NOW_MS)
         with pytest.raises(Refused) as refused:
             partition.delete_records(offset)
