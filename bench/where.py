@@ -1,5 +1,8 @@
 """Where the broker's time goes under a load: `python bench/where.py [requests|commits|produce|fetch_batches]`.
 
+For requests and commits it also says how many Python calls one of them takes, with `--connections` to compare: with a
+single connection each request is a round of the write-ahead log by itself.
+
 The broker runs under Python's profiler, which slows small functions down more than large ones: read the order of the
 rows and their rough shares, not the seconds.
 """
@@ -30,8 +33,9 @@ Function = tuple[str, int, str]
 Spent = dict[Function, tuple[int, float]]
 
 
-def profile(name: str | None, durability: str, folder: Path) -> Spent:
-    """How often each function of the broker was called during one load, and how long it took by itself."""
+def profile(name: str | None, durability: str, connections: int, folder: Path) -> tuple[Spent, int]:
+    """How often each function of the broker was called during one load, how long it took, and how many requests came."""
+    requests = 0
     (port,) = free_ports(1)
     address, out = f"127.0.0.1:{port}", folder / f"{name}.profile"
     serve = ["logmark", "serve", "--data-dir", str(folder / str(name)), "--listen", address, "--durability", durability]
@@ -42,9 +46,11 @@ def profile(name: str | None, durability: str, folder: Path) -> Spent:
         sides.create_topic(address, "where", PARTITIONS)
         where: dict[str, object] = {"address": address, "topic": "where", "partitions": PARTITIONS}
         if name == "requests":
-            load.run("requests", **where, pid=broker.pid, connections=16, seconds=5, value_bytes=100)
+            seen = load.run("requests", **where, pid=broker.pid, connections=connections, seconds=5, value_bytes=100)
+            requests = int(seen["requests"])
         elif name == "commits":
-            load.run("commits", **where, pid=broker.pid, connections=16, seconds=5, groups=GROUPS)
+            seen = load.run("commits", **where, pid=broker.pid, connections=connections, seconds=5, groups=GROUPS)
+            requests = int(seen["requests"])
         elif name is not None:
             load.run("produce", **where, records=1_000_000, value_bytes=100)
         for _ in range(20 if name == "fetch_batches" else 0):
@@ -53,7 +59,7 @@ def profile(name: str | None, durability: str, folder: Path) -> Spent:
         broker.send_signal(signal.SIGTERM)
         broker.wait(60)
     stats: dict[Function, tuple[int, int, float, float, object]] = pstats.Stats(str(out)).stats  # type: ignore[attr-defined]
-    return {function: (calls, own) for function, (_, calls, own, _, _) in stats.items()}
+    return {function: (calls, own) for function, (_, calls, own, _, _) in stats.items()}, requests
 
 
 def difference(loaded: Spent, idle: Spent) -> list[tuple[float, int, Function]]:
@@ -72,11 +78,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Where the broker's time goes.")
     parser.add_argument("load", choices=LOADS, nargs="?", default="requests")
     parser.add_argument("--durability", choices=("sync", "os"), default="os")
+    parser.add_argument("--connections", type=int, default=16, help="of requests and commits, with one in flight each")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="logmark-where-"))
     try:
-        idle = profile(None, options.durability, folder)
-        rows = difference(profile(options.load, options.durability, folder), idle)
+        idle, _ = profile(None, options.durability, options.connections, folder)
+        loaded, requests = profile(options.load, options.durability, options.connections, folder)
+        rows = difference(loaded, idle)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     total = sum(own for own, _, _ in rows)
@@ -85,6 +93,8 @@ def main() -> int:
         short = path.rpartition("/src/")[2].rpartition("/site-packages/")[2]
         table.add_row(f"{own / total:.0%}", f"{calls:,}", f"{short}:{line} {function}" if line else function)
     Console(width=140).print(table)
+    if requests:
+        print(f"{sum(calls for _, calls, _ in rows) / requests:.0f} calls of functions for each of {requests:,} requests")
     return 0
 
 

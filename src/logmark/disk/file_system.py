@@ -276,6 +276,7 @@ class RealLock:
 
     def __init__(self, path: str, file: int, folder: int) -> None:
         self._path = path
+        self._folder = os.path.dirname(path)
         self._descriptors: Sequence[int] = (file, folder)
         self._identity: tuple[int, int] | None = None
 
@@ -291,7 +292,7 @@ class RealLock:
             mine = os.fstat(self._descriptors[1])
             self._identity = (mine.st_ino, mine.st_dev)
         try:
-            found = os.stat(os.path.dirname(self._path))
+            found = os.stat(self._folder)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return (found.st_ino, found.st_dev) == self._identity

@@ -30,9 +30,6 @@ _SPARE_BUILDERS = 2
 # A round that waits for a file waits for the flush under way and for the one that covers everything.
 _FLUSHES_MAX = 2
 
-# Used instead of an entry until there is something to add.
-_NO_ROOM = EntryBuilder(0)
-
 logger = logging.getLogger(__name__)
 
 
@@ -69,6 +66,10 @@ class _Draft:
         return self
 
 
+# Used instead of a draft until there is something to add: nothing fits into it.
+_NO_DRAFT = _Draft(EntryBuilder(0))
+
+
 class GroupCommit:
     """Writes what logs append to the WAL, off the event loop, and reports to each log what is durable."""
 
@@ -100,7 +101,7 @@ class GroupCommit:
         self._reserver = new_worker("logmark-wal-files")
         self._wal: WriteAheadLog | None = None
         self._entry_bytes_max = entry_bytes_max
-        self._draft = _Draft(_NO_ROOM)
+        self._draft = _NO_DRAFT
         self._closed_drafts: deque[_Draft] = deque()
         # Where the partitions of the last closed entry end, and those of the last durable one.
         self._ends: list[RunRow] = []
@@ -192,7 +193,7 @@ class GroupCommit:
         if not self._draft.entry.is_empty:
             self._closed_drafts.append(self._draft.close())
             self._ends = self._draft.ends
-        self._draft = _Draft(_NO_ROOM)
+        self._draft = _NO_DRAFT
 
     # Rounds
 
@@ -271,7 +272,7 @@ class GroupCommit:
         self._reserve()
         if self._closed_drafts:
             self._begin()
-        else:
+        elif not self._draft.entry.is_empty:
             # Not at once: the answers go out first, and what has come in meanwhile joins the next round.
             self._begin_soon()
 
@@ -279,7 +280,7 @@ class GroupCommit:
         """Fail every append that is not durable; unless the error may pass, refuse all writes until a restart."""
         lost = [*self._closed_drafts, self._draft]
         self._closed_drafts.clear()
-        self._draft = _Draft(_NO_ROOM)
+        self._draft = _NO_DRAFT
         self._ends = self._durable_ends
         self._is_short = False
         self._flush_count = 0
@@ -371,7 +372,7 @@ class GroupCommit:
         """Finish the round under way and drop what was added since: what a kill would leave."""
         self.is_ready = False
         self._closed_drafts.clear()
-        self._draft = _Draft(_NO_ROOM)
+        self._draft = _NO_DRAFT
         self._writer.finish()
         self._reserver.finish()
         self.flusher.finish()

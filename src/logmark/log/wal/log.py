@@ -59,6 +59,8 @@ class WriteAheadLog:
         self._ready: deque[WalFile] = deque()
         self._current: WalFile | None = None
         self._full: deque[WalFile] = deque()
+        # The bytes of the full files.
+        self._used_bytes = 0
         self._free: list[WalFile] = []
         self._inventory = Inventory(WalOwner(directory_id, self.id), files)
         self._sequence = 0
@@ -120,6 +122,7 @@ class WriteAheadLog:
         # Everything in it is durable. It is opened again when it is used again: a large WAL has many files.
         current.close()
         self._full.append(current)
+        self._used_bytes += current.capacity
         self._current = self._ready.popleft()
         return self._current
 
@@ -130,10 +133,6 @@ class WriteAheadLog:
             return True
         return bool(self._full) and not self._may_grow(self._file_bytes) and not self._free
 
-    @property
-    def _used_bytes(self) -> int:
-        return sum(file.capacity for file in self._full)
-
     def _may_grow(self, size: int) -> bool:
         """Return whether one more file keeps to the limit; for one of odd size only full files count: it is removed."""
         return (self._bytes if size == self._file_bytes else self._used_bytes) + size <= self._bytes_max
@@ -143,6 +142,8 @@ class WriteAheadLog:
 
         The job runs in a thread. Give the file to `add_ready` after it, or to `forget_reserved` if it failed.
         """
+        if self._ready and not size:
+            return None
         wanted = max(self._file_bytes, align(ENTRIES_AT + size))
         if self._ready:
             if self._ready[0].capacity >= wanted:
@@ -215,6 +216,7 @@ class WriteAheadLog:
         dropped = []
         while self._full and self._full[0].last_number < first_entry:
             file = self._full.popleft()
+            self._used_bytes -= file.capacity
             if file.capacity == self._file_bytes:
                 self._free.append(file)
             else:
