@@ -34,7 +34,7 @@ Spent = dict[Function, tuple[int, float]]
 
 
 def profile(name: str | None, durability: str, connections: int, folder: Path) -> tuple[Spent, int]:
-    """How often each function of the broker was called during one load, how long it took, and how many requests came."""
+    """How often each function of the broker was called in one load, how long it took, and how many requests came."""
     requests = 0
     (port,) = free_ports(1)
     address, out = f"127.0.0.1:{port}", folder / f"{name}.profile"
@@ -94,7 +94,8 @@ def main() -> int:
         table.add_row(f"{own / total:.0%}", f"{calls:,}", f"{short}:{line} {function}" if line else function)
     Console(width=140).print(table)
     if requests:
-        print(f"{sum(calls for _, calls, _ in rows) / requests:.0f} calls of functions for each of {requests:,} requests")
+        calls = sum(calls for _, calls, _ in rows)
+        print(f"{calls / requests:.0f} calls of functions for each of {requests:,} requests")
     return 0
 
 
