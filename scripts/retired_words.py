@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKED = ("src", "tests", "bench", "docs", "examples")
+CHECKED_FILES = ("README.md", "CONTRIBUTING.md")
 SUFFIXES = (".py", ".pxd", ".md")
 # They have to show the words.
 EXEMPT = ("tests/frame/test_retired_words.py", "docs/glossary.md")
@@ -51,6 +52,7 @@ def find_retired(line: str) -> tuple[str, str] | None:
 def checked_files(root: Path) -> Iterator[Path]:
     """Yield the files in which the words are refused."""
     left_out = [root / one for one in EXEMPT]
+    yield from (path for name in CHECKED_FILES if (path := root / name).exists())
     for folder in CHECKED:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in SUFFIXES and not any(path.is_relative_to(one) for one in left_out):

@@ -58,6 +58,7 @@ def test_the_words_are_refused_in_every_folder_that_is_not_named() -> None:
 
     assert {"src/logmark/log/partition.py", "docs/design.md", "bench/log.py", "examples/clicks/truth.py"} <= {*checked}
     assert "tests/frame/test_promises.py" in checked
+    assert {"README.md", "CONTRIBUTING.md"} <= {*checked}
 
 
 def test_the_project_has_no_retired_word() -> None:
