@@ -78,6 +78,7 @@ async def describe_health(broker: "Broker", *, is_in_reserve: bool = False) -> d
         "compaction": _describe_compaction(broker),
         "partitions": await _describe_partitions(broker),
         "coordinators": _describe_coordinators(broker),
+        "failed_deletions": [_cut(reason) for reason in broker.logs.failed_deletions[:LISTED_MAX]],
         "memory": {
             "used_bytes": budget.used,
             "max_bytes": broker.memory_max,

@@ -9,7 +9,7 @@ for the disk runs in a thread, and whatever takes long on the event loop lets ot
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -174,10 +174,15 @@ class Logs:
         deleted: list[DeletedPartition] = []
         for entry in entries:
             deleted += self._directory.begin_deletion(entry.name, range(entry.partitions))
-            draft.finish_deletion(entry.name)
-        for error in self._directory.finish_deletion(deleted).values():
-            raise error
+        failed = self._directory.finish_deletion(deleted)
+        self._strike_out(draft, {entry.name for entry in entries}, failed)
         self._changes.commit_now(draft)
+
+    @staticmethod
+    def _strike_out(draft: Catalog, names: Set[str], failed: Iterable[TopicPartition]) -> None:
+        """Strike deleted topics out of a draft, but for those of which a folder is still there."""
+        for name in names - {key.topic for key in failed}:
+            draft.finish_deletion(name)
 
     async def close(self) -> None:
         """Wait for the change of topics that is under way; none begins any more."""
@@ -386,15 +391,35 @@ class Logs:
             await forget(list(topics))
         try:
             failed = await _in_thread(partial(self._directory.finish_deletion, closed))
-            for key, error in failed.items():
-                log.error("the folder of a deleted partition could not be renamed: %s", error, extra={"key": str(key)})
             draft = self._changes.catalog.copy()
-            for name in topics.keys() - {key.topic for key in failed}:
-                draft.finish_deletion(name)
+            self._strike_out(draft, topics.keys(), failed)
             await self._changes.commit(draft)
         except OSError:
             # The catalogue remembers: the next start removes the rest.
             log.exception("the files of deleted topics could not all be removed", extra={"topics": len(topics)})
+
+    @property
+    def failed_deletions(self) -> Sequence[str]:
+        """Why folders of deleted topics are still there, one reason for each."""
+        return self._directory.failed_deletions
+
+    @property
+    def has_unfinished_deletions(self) -> bool:
+        """Whether topics are being deleted whose folders the disk did not let us rename."""
+        return bool(self._directory.unrenamed)
+
+    async def retry_deletions(self) -> None:
+        """Try again to finish deletions that the disk has refused."""
+        await self._changes.run(self._retry_deletions)
+
+    async def _retry_deletions(self) -> None:
+        closed = [DeletedPartition(key, self._clock.now_ms()) for key in self._directory.unrenamed]
+        failed = await _in_thread(partial(self._directory.finish_deletion, closed))
+        finished = {deleted.key.topic for deleted in closed} - {key.topic for key in failed}
+        if finished:
+            draft = self._changes.catalog.copy()
+            self._strike_out(draft, finished, failed)
+            await self._changes.commit(draft)
 
     async def next_producer_id(self) -> int:
         """Return an id that no producer ever had. Raises Refused if the disk does not take the reservation."""

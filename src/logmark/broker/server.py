@@ -305,8 +305,9 @@ class Broker:
             self.loop.run_in_executor(None, removal).add_done_callback(_tell_of_failed_removal)
 
     def _recover_logs(self) -> None:
-        """Let the logs that the disk has stopped, or a full disk holds up, try again."""
-        if self._committer.flusher.troubled and self._recovering is None:
+        """Let the logs that the disk has stopped, or a full disk holds up, try again, and unfinished deletions."""
+        is_needed = self._committer.flusher.troubled or self.logs.has_unfinished_deletions
+        if is_needed and self._recovering is None:
             self._recovering = self.loop.create_task(self._recover_each(list(self._committer.flusher.troubled)))
 
     async def _recover_each(self, troubled: list[FlushedLog]) -> None:
@@ -316,6 +317,11 @@ class Broker:
                     await each.recover()
                 except Exception:
                     log.exception("a log could not be recovered")
+            if self.logs.has_unfinished_deletions:
+                try:
+                    await self.logs.retry_deletions()
+                except OSError as error:
+                    log.error("deleted topics could not be struck out of the catalogue: %s", error)
         finally:
             self._recovering = None
 

@@ -155,12 +155,23 @@ def _broker_problems(broker: BrokerHealth) -> Iterator[str]:
         yield f"The coordinator of {OFFSETS_TOPIC}-{one['partition']} is {one['state']}{reason}"
     if len(coordinators) > NAMED_MAX:
         yield f"{len(coordinators) - NAMED_MAX} more coordinators of broker {broker.id} are not ready."
+    yield from _deletion_problems(details.get("failed_deletions", ()), name)
     yield from _memory_problems(details.get("memory", {}), name)
     connections = details.get("connections", {})
     if connections and connections["used"] >= connections["max"]:
         yield f"{name} has no connection left ({connections['used']} of {connections['max']}, max.connections)."
     elif broker.is_without_connections:
         yield f"{name} has no connection left for clients of this address (max.connections.per.ip)."
+
+
+def _deletion_problems(reasons: Sequence[str], name: str) -> Iterator[str]:
+    for reason in reasons[:NAMED_MAX]:
+        yield (
+            f"{name}: the disk keeps the folder of a deleted partition ({reason}). Nobody is shown its records; until "
+            "it is away it takes space, and the topic may not be created again. The broker tries again by itself."
+        )
+    if len(reasons) > NAMED_MAX:
+        yield f"{len(reasons) - NAMED_MAX} more folders of deleted partitions of {name} are kept by the disk."
 
 
 def _memory_problems(memory: Mapping[str, Any], name: str) -> Iterator[str]:

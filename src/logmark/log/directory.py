@@ -318,8 +318,18 @@ class DataDirectory:
         return self._folders.take_removable(now_ms)
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder with its files; in any thread."""
+        """Remove the folder of a deleted partition, in any thread; if the disk refuses, try again later."""
         self._folders.remove(path)
+
+    @property
+    def unrenamed(self) -> Sequence[TopicPartition]:
+        """The deleted partitions whose folders the disk did not let us rename."""
+        return list(self._partitions.unrenamed)
+
+    @property
+    def failed_deletions(self) -> Sequence[str]:
+        """Why folders of deleted partitions are still there, one reason for each."""
+        return [*self._partitions.unrenamed.values(), *self._folders.unremoved.values()]
 
 
 def _create(path: str, files: FileSystem) -> None:
@@ -336,8 +346,10 @@ def _create(path: str, files: FileSystem) -> None:
 
 def unusable(path: str, error: OSError) -> DataDirectoryUnusable:
     """Return the error for a data directory that the operating system does not let us use."""
+    inside = str(error.filename or path)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        reason, remedy = "cannot be written to", "Give this user the right to write there"
+        what = "" if inside == path else f" ({inside}: {error.strerror})"
+        reason, remedy = f"cannot be written to{what}", "Give this user the right to write there"
     elif error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason, remedy = "is on a full disk", "Free some space"
     elif error.errno in OUT_OF_DESCRIPTORS:

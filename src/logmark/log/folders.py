@@ -14,6 +14,9 @@ from logmark.log.folder import METADATA, complete_folder
 from logmark.log.prefetch import Prefetch
 from logmark.names import TopicPartition
 
+# When the removal of a folder is tried again.
+RETRY_MS = 60_000
+
 logger = logging.getLogger(__name__)
 
 
@@ -28,6 +31,10 @@ class PartitionFolders:
         self._unopened = set(names)
         # Folders of deleted partitions, each with the time from which its files may be removed.
         self._deleted: list[tuple[int, str]] = []
+        # Those that the disk did not let us remove, each with the reason; they are tried again.
+        self.unremoved: dict[str, str] = {}
+        # The time of the last look for folders that may be removed.
+        self._now_ms = 0
         self._deleting = threading.Lock()
 
     def path_of(self, key: TopicPartition) -> str:
@@ -143,6 +150,7 @@ class PartitionFolders:
 
     def take_removable(self, now_ms: int) -> list[str]:
         """Return the folders of partitions that were deleted long enough ago; the caller removes them."""
+        self._now_ms = now_ms
         if not self._deleted:
             return []
         with self._deleting:
@@ -151,10 +159,23 @@ class PartitionFolders:
         return due
 
     def remove(self, folder: str) -> None:
-        """Remove a folder with its files; in any thread."""
-        for name in self._files.listdir(folder):
-            self._files.remove(f"{folder}/{name}")
-        self._files.rmdir(folder)
+        """Remove the folder of a deleted partition with its files, in any thread; try again later if the disk refuses.
+
+        Nobody needs such a folder, so it is no reason to stop anything.
+        """
+        try:
+            for name in self._files.listdir(folder):
+                self._files.remove(f"{folder}/{name}")
+            self._files.rmdir(folder)
+        except OSError as error:
+            if self._files.exists(folder):
+                if folder not in self.unremoved:
+                    logger.warning("the folder of a deleted partition could not be removed, yet: %s", error)
+                self.unremoved[folder] = str(error)
+                with self._deleting:
+                    self._deleted.append((self._now_ms + RETRY_MS, folder))
+                return
+        self.unremoved.pop(folder, None)
 
 
 def folders_by_id(path: str, files: FileSystem) -> Callable[[bytes, int], str | None]:

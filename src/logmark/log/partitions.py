@@ -45,6 +45,8 @@ class Partitions:
         is_closed_by_us: bool,
     ) -> None:
         self.by_key: dict[TopicPartition, Partition] = {}
+        # Deleted partitions whose folders the disk did not let us rename, each with the reason.
+        self.unrenamed: dict[TopicPartition, str] = {}
         # Whether any partition was created, opened or deleted, so that the checkpoints need to be written.
         self.is_used = False
         self._path = path
@@ -203,7 +205,11 @@ class Partitions:
         for key, removable_at_ms in deleted:
             try:
                 is_any_renamed |= self._folders.mark_deleted(key, removable_at_ms)
+                self.unrenamed.pop(key, None)
             except OSError as error:
+                if key not in self.unrenamed:
+                    logger.error("the folder of a deleted partition could not be renamed, yet: %s", error)
+                self.unrenamed[key] = str(error)
                 failed[key] = error
         if is_any_renamed:
             self._files.sync_directory(self._path)
@@ -216,4 +222,5 @@ class Partitions:
             # The directory may be gone, so nothing more is looked for.
             return False
         # After a crash a folder that nobody opened was not checked: the next start has to.
-        return self._was_clean or all(key in self.by_key for key in self._folders.list_partitions())
+        known = self.by_key.keys() | self.unrenamed.keys()
+        return self._was_clean or all(key in known for key in self._folders.list_partitions())

@@ -93,6 +93,7 @@ class FaultyFileSystem:
         self._write_faults: list[_Fault] = []
         self._sync_faults: list[_Fault] = []
         self._open_faults: list[_Fault] = []
+        self._removal_faults: list[_Fault] = []
         self._unsynced: dict[str, _Unsynced] = {}
         self._unnamed: set[str] = set()
         self.syncs_waiting = 0
@@ -140,9 +141,15 @@ class FaultyFileSystem:
         with self._guard:
             self._open_faults.append(_Fault(part, errno, times))
 
+    def fail_removals(self, part: str = "", errno: int = errors.EPERM, *, times: int | None = None) -> None:
+        """Make the removal of files whose paths contain `part` fail, for ever or so many times."""
+        with self._guard:
+            self._removal_faults.append(_Fault(part, errno, times))
+
     def heal(self) -> None:
         """End all faults."""
         with self._guard:
+            self._removal_faults.clear()
             self._open_faults.clear()
             self._sync_faults.clear()
             self._write_faults.clear()
@@ -312,6 +319,8 @@ class FaultyFileSystem:
                 self._unnamed.add(target + path[len(source) :])
 
     def remove(self, path: str) -> None:
+        with self._guard:
+            self._strike(self._removal_faults, path)
         self._files.remove(path)
         with self._guard:
             self._unsynced.pop(path, None)
