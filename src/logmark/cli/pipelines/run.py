@@ -4,7 +4,6 @@ import contextlib
 import functools
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +26,7 @@ from logmark.spark.pipelines.program import StopSignals
 from logmark.spark.pipelines.query import read_options
 from logmark.spark.pipelines.replay.state import check_live_may_run
 from logmark.spark.pipelines.runner import PipelineRunner
+from logmark.spark.pipelines.views import view_run
 from logmark.spark.sessions import check_java, check_spark
 from logmark.spark.source.cluster import find_partitions
 from logmark.spark.source.options import SourceOptions, parse_source_options
@@ -97,7 +97,7 @@ def run(
         runner = PipelineRunner(jobs, spark(), available_now=available_now, say=write, next_step=next_step)
         is_well = runner.run(count_stops=stops.count, watch=watch)
     if output is OutputFormat.JSON:
-        print_json([{"name": one.name} | asdict(one.status) for one in runner.supervisors])
+        print_json([view_run(one) for one in runner.supervisors])
     if not is_well:
         raise typer.Exit(1)
 
