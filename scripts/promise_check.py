@@ -7,7 +7,8 @@ The first form compares the claims of every test (`promise_claims.py`). Each tes
 name or under the one in `promise_renames.tsv`, and must claim at least what it claimed; it has no new skip, xfail or
 soak mark. What is left is printed, for a person to judge; a difference that was judged has a line with its reason in
 `promise_accepted.tsv`. A line there that no longer applies is an error. `--suggest` prints renames that would explain
-differences. The second form breaks the code on purpose (`promise_mutations.py`). Exit code 0: nothing is left.
+differences. The second form breaks the code on purpose, in so many ways, at both commits (`promise_mutations.py`).
+Exit code 0: nothing is left.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import promise_mutations
 from promise_claims import COUNTS, IDENTIFIER, MODULE, TEXT, Claim, Token, Unit, read_sources, read_units
 
 SCRIPTS = Path(__file__).resolve().parent
@@ -51,6 +53,16 @@ class Renames:
             self.texts[_unescape(old)].add(_unescape(new))
         else:
             self.identifiers[_last(old)].add(_last(new))
+
+    def old_names(self) -> dict[str, list[str]]:
+        """Return the older names of files and tests, by the newer one."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for old, news in self.files.items():
+            for new in news:
+                found[new].append(old)
+        for old, new in self.tests.items():
+            found[new].append(old)
+        return found
 
     def allow(self, old: Token, new: Token) -> bool:
         """Return whether a token of BASE may stand as the other one at HEAD."""
@@ -309,10 +321,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--repository", type=Path, default=SCRIPTS.parent)
     parser.add_argument("--renames", type=Path, default=RENAMES)
     parser.add_argument("--accepted", type=Path, default=ACCEPTED)
+    parser.add_argument("--mutations", type=int, metavar="N", help="break the code in N ways that are drawn")
+    parser.add_argument("--seed", type=int, default=7, help="draw other mutations")
+    parser.add_argument("--table", type=Path, default=promise_mutations.MUTATIONS, help="the table of mutations")
     options = parser.parse_args(arguments)
-    return check(
-        options.repository, options.base, options.head, options.renames, options.accepted, options.suggest
-    )
+    if options.mutations is not None:
+        mutations = promise_mutations.draw(
+            promise_mutations.read_mutations(options.table), options.mutations, options.seed
+        )
+        old_names = Renames.read(options.renames).old_names()
+        return promise_mutations.check(options.repository, [options.base, options.head], mutations, old_names)
+    return check(options.repository, options.base, options.head, options.renames, options.accepted, options.suggest)
 
 
 if __name__ == "__main__":

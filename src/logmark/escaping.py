@@ -4,6 +4,7 @@ Anybody who can connect can choose a group id, a client id, metadata or a record
 escape sequences in them could change what a person sees, or type for them; a newline could forge a line of a table.
 """
 
+import base64
 import re
 
 # C0 with the newline, DEL, C1, marks and overrides of the writing direction, line separators, and halves of surrogate
@@ -20,6 +21,16 @@ def escape(text: str) -> str:
 def escape_json(document: str) -> str:
     """Return a JSON document with the same content, without unsafe characters that JSON lets pass in its strings."""
     return _UNSAFE.sub(lambda found: found[0] if found[0] in _SHORT else f"\\u{ord(found[0]):04x}", document)
+
+
+def json_text(data: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes for JSON: text as it is, and what is no UTF-8 as {"base64": ...}."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
 
 
 def is_safe(text: str) -> bool:

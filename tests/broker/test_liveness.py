@@ -133,6 +133,22 @@ def test_a_full_disk_and_a_lack_of_descriptors_are_never_a_reason_to_end(
     with_broker(tmp_path, test, durability)
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM])
+def test_logs_that_cannot_be_read_for_lack_of_descriptors_or_memory_are_no_reason_to_end(
+    tmp_path: Path, error: int
+) -> None:
+    async def test(faulty: FaultyBroker, first: Partition, second: Partition) -> None:
+        await faulty.write(first)
+        faulty.files.fail_syncs(WAL, errno.EIO)
+        await faulty.write(first)
+        assert faulty.broker.write_failure is not None
+        faulty.files.fail_opens("orders-", error)
+
+        assert faulty.check(3)
+
+    with_broker(tmp_path, test)
+
+
 def test_partitions_that_the_disk_failed_are_no_reason_to_end_while_they_are_written_again(tmp_path: Path) -> None:
     async def test(faulty: FaultyBroker, first: Partition, second: Partition) -> None:
         for partition in (first, second):

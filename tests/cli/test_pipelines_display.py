@@ -14,12 +14,13 @@ from rich.console import Console
 from logmark.cli.pipelines import spark_session
 from logmark.cli.pipelines.run_display import GroupLags, count_read, make_board, show_bars, show_lines
 from logmark.cli.pipelines.spark_session import parse_conf
-from logmark.cli.pipelines.status import describe_state, format_batch
+from logmark.cli.pipelines.status import format_batch
 from logmark.client.answers import Committed
 from logmark.client.errors import BrokerUnreachable
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.pipelines.status import FinishedBatch, RunState, RunStatus
+from logmark.spark.pipelines.views import describe_state
 
 NOW_MS = 1_794_837_600_000
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)

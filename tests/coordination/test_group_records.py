@@ -19,11 +19,11 @@ COMMITTED = OffsetCommitted(
     topic="orders",
     partition=2,
     offset=142,
-    leader_epoch=0,
+    leader_epoch=7,
     metadata="note",
     committed_at_ms=1_700_000_000_000,
 )
-COMMITTED_V3 = bytes.fromhex("0003 000000000000008e 00000000 0004") + b"note" + bytes.fromhex("0000018bcfe56800")
+COMMITTED_V3 = bytes.fromhex("0003 000000000000008e 00000007 0004") + b"note" + bytes.fromhex("0000018bcfe56800")
 
 RECORDED = GroupRecorded(
     group="email-service",
@@ -89,7 +89,7 @@ def test_a_commit_with_its_own_retention_is_value_version_1() -> None:
         (bytes.fromhex("0000 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800"), -1),
         (bytes.fromhex("0001 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800") + b"\xff" * 8, -1),
         (bytes.fromhex("0002 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800"), -1),
-        (COMMITTED_V3, 0),
+        (COMMITTED_V3, 7),
         (
             bytes.fromhex("0004 000000000000008e 00000000 05") + b"note" + bytes.fromhex("0000018bcfe56800 01 00 10")
             + bytes(16),

@@ -139,12 +139,13 @@ def test_a_producer_expires_when_it_was_not_heard_of(driver: LogDriver) -> None:
 
 def test_the_snapshot_has_kafkas_bytes(driver: LogDriver) -> None:
     partition = driver.create()
+    driver.append(partition, b"of a producer without an id")
     driver.append(partition, b"a", b"b", b"c", timestamp_ms=NOW_MS + 9, producer=(PRODUCER_ID, 3, 10))
     driver.stop()
 
-    data = (driver.folder() / "00000000000000000003.snapshot").read_bytes()
+    data = (driver.folder() / "00000000000000000004.snapshot").read_bytes()
 
-    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", PRODUCER_ID, 3, 12, 2, 2, NOW_MS + 9, -1, -1)
+    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", PRODUCER_ID, 3, 12, 3, 2, NOW_MS + 9, -1, -1)
     assert struct.pack(">hI", 1, google_crc32c.value(body)) + body == data
     assert 56 == len(data)
 

@@ -45,7 +45,7 @@ def test_every_exception_of_ours_is_found_by_its_class_in_the_text_of_spark(exce
     assert (exception, "Nothing was read.") == find_exception(text)
     assert "Nothing was read." == find_message(text)
     kind = FailureKind.TRANSIENT if exception in TRANSIENT else FailureKind.PERMANENT
-    assert (FailureKind.SUPERSEDED if exception is Superseded else kind) is failure_kind(exception)
+    assert (FailureKind.SUPERSEDED if issubclass(exception, Superseded) else kind) is failure_kind(exception)
 
 
 def test_the_last_of_several_exceptions_counts() -> None:

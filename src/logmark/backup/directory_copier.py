@@ -207,13 +207,6 @@ class DirectoryCopier:
         except Malformed:
             return None
 
-    def _read_log_starts(self) -> Mapping[TopicPartition, int]:
-        """Return the log starts as a start of the broker takes them."""
-        known = None
-        with contextlib.suppress(FileNotFoundError, Malformed):
-            known = log_starts.read(self._path, self._files, self._segment_list())
-        return self._checkpoint(checkpoints.LOG_STARTS) or {} if known is None else known
-
     def _size_to_come(self, catalog: Catalog) -> int:
         size = 0
         for entry in catalog.entries():
@@ -231,7 +224,9 @@ class DirectoryCopier:
     def _copy_all(self, catalog: Catalog) -> None:
         entries = sorted(catalog.entries(), key=lambda entry: _FIRST.get(entry.name, len(_FIRST)))
         # Before the records: a log start that is read later could lie behind what was copied.
-        starts = self._read_log_starts()
+        starts = log_starts.read_in_force(
+            self._path, self._files, self._segment_list(), self._checkpoint(checkpoints.LOG_STARTS)
+        )
         cleaned = self._cleaned = self._checkpoint(checkpoints.CLEANED)
         recovery_points = self._checkpoint(checkpoints.RECOVERY_POINTS) or {}
         self._durable_ends = {**recovery_points, **self._recovered_ends}

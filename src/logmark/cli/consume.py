@@ -16,12 +16,12 @@ from confluent_kafka import TopicPartition as Assigned
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat
-from logmark.cli.tables import counted, json_line, json_text, say
+from logmark.cli.tables import counted, json_line, say
 from logmark.cli.topics import check_topic_name
 from logmark.client.client import Client
 from logmark.client.properties import librdkafka_properties
 from logmark.errors import UserError
-from logmark.escaping import escape
+from logmark.escaping import escape, json_text
 from logmark.names import TopicPartition
 from logmark.offsets.offset_spec import OffsetSpec, parse_offset_spec, resolve_offset_spec
 from logmark.offsets.partitions import LogBounds

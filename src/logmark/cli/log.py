@@ -2,8 +2,8 @@
 
 import base64
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, is_dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
@@ -16,6 +16,22 @@ from logmark.coordination import group_records
 from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log.dump import Dump
+from logmark.log.dump_items import (
+    BatchDamageItem,
+    BatchItem,
+    DamageItem,
+    FileItem,
+    Item,
+    MarkerItem,
+    OffsetItem,
+    RecordItem,
+    RecoveryPointItem,
+    WalEntryItem,
+    WalHeaderItem,
+    WalPointsItem,
+    WalRunItem,
+    decode_text,
+)
 from logmark.names import OFFSETS_TOPIC
 
 app = typer.Typer(help="Look into the files of a log.", no_args_is_help=True)
@@ -60,13 +76,13 @@ def dump(
         raise UserError(f"{error.filename or path} cannot be read: {error.strerror or error}.", exit_code=2) from error
 
 
-def _limited(items: Iterator[dict[str, Any]], limit: int | None, counted: set[str]) -> Iterator[dict[str, Any]]:
+def _limited(items: Iterator[Item], limit: int | None, counted: set[str]) -> Iterator[Item]:
     if limit is None:
         yield from items
         return
     left = limit
     for item in items:
-        if item["kind"] in counted:
+        if item.kind in counted:
             if not left:
                 return
             left -= 1
@@ -75,156 +91,128 @@ def _limited(items: Iterator[dict[str, Any]], limit: int | None, counted: set[st
             return
 
 
-def _decoded(item: dict[str, Any]) -> dict[str, Any]:
+def _decoded(item: Item) -> Item:
     """Return the item; a record of the offsets topic gets its decoded key and value."""
-
-    if item["kind"] != "record" or item["topic"] != OFFSETS_TOPIC:
+    if not isinstance(item, RecordItem) or item.where.topic != OFFSETS_TOPIC:
         return item
-
     try:
-        fact = group_records.decode(item["key"], item["value"])
+        fact = group_records.decode(item.key, item.value)
     except Malformed as error:
-        return {**item, "says": {"type": "unreadable", "problem": str(error)}}
+        return replace(item, says={"type": "unreadable", "problem": str(error)})
     if fact is None or not is_dataclass(fact):
-        kind = int.from_bytes(item["key"][:2], "big", signed=True)
-        return {**item, "says": {"type": f"group record of type {kind}", "is_tombstone": item["value"] is None}}
-    return {**item, "says": {"type": type(fact).__name__, **asdict(fact)}}
+        kind = int.from_bytes((item.key or b"")[:2], "big", signed=True)
+        return replace(item, says={"type": f"group record of type {kind}", "is_tombstone": item.value is None})
+    return replace(item, says={"type": type(fact).__name__, **asdict(fact)})
 
 
-# For programs
-
-
-def _write_json(item: dict[str, Any]) -> None:
-    typer.echo(json_line(_plain(item)))
-
-
-def _plain(value: Any) -> Any:
-    """Return the value in JSON's types: UTF-8 bytes as text, others in base64 under a name with that suffix."""
-    if isinstance(value, dict):
-        plain: dict[str, Any] = {}
-        for name, one in value.items():
-            text = _text(one) if isinstance(one, bytes) else None
-            if isinstance(one, bytes) and text is None:
-                plain[f"{name}_base64"] = base64.b64encode(one).decode()
-            else:
-                plain[name] = text if isinstance(one, bytes) else _plain(one)
-        if plain.get("kind") == "record":
-            plain["headers"] = [_plain({"key": key, "value": content}) for key, content in value["headers"]]
-        return plain
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if isinstance(value, bytes):
-        return _text(value) or base64.b64encode(value).decode()
-    return value
-
-
-def _text(data: bytes) -> str | None:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
+def _write_json(item: Item) -> None:
+    typer.echo(json_line(item.to_json()))
 
 
 # For people
 
 
-def _write_line(item: dict[str, Any]) -> None:
-    write_line(_LINES.get(item["kind"], _other)(item))
+def _write_line(item: Item) -> None:
+    write_line(_LINES.get(type(item), _other)(item))
 
 
-def _file(item: dict[str, Any]) -> str:
-    return f"{item['path']}: {item['size_bytes']} bytes"
+def _file(item: FileItem) -> str:
+    return f"{item.where.path}: {item.size_bytes} bytes"
 
 
-def _batch(item: dict[str, Any]) -> str:
-    base, last, records = item["base_offset"], item["last_offset"], item["record_count"]
+def _batch(item: BatchItem) -> str:
+    base, last, records = item.base_offset, item.last_offset, item.record_count
     parts = [
         f"  {_range(base, last)}: {records} record{'' if records == 1 else 's'}",
-        f"{item['size_bytes']} bytes at {item['position']}",
-        item["codec"],
-        f"{item['timestamp_type']} {_time(item['max_timestamp'])}",
+        f"{item.size_bytes} bytes at {item.position}",
+        item.codec,
+        f"{item.timestamp_type} {_time(item.max_timestamp)}",
     ]
-    if item["producer_id"] >= 0:
-        sequences = _range(item["base_sequence"], item["last_sequence"])
+    if item.producer_id >= 0:
+        sequences = _range(item.base_sequence, item.last_sequence)
         parts.append(
-            f"producer {item['producer_id']} epoch {item['producer_epoch']}"
-            + (f" sequences {sequences}" if item["base_sequence"] >= 0 else "")
+            f"producer {item.producer_id} epoch {item.producer_epoch}"
+            + (f" sequences {sequences}" if item.base_sequence >= 0 else "")
         )
-    if item["is_transactional"]:
-        parts.append("control" if item["is_control"] else "transactional")
-    if item["delete_horizon"] is not None:
-        parts.append(f"delete horizon {_time(item['delete_horizon'])}")
-    if item["leader_epoch"]:
-        parts.append(f"leader epoch {item['leader_epoch']}")
+    if item.is_transactional:
+        parts.append("control" if item.is_control else "transactional")
+    if item.delete_horizon is not None:
+        parts.append(f"delete horizon {_time(item.delete_horizon)}")
+    if item.leader_epoch:
+        parts.append(f"leader epoch {item.leader_epoch}")
     return ", ".join(parts)
 
 
-def _marker(item: dict[str, Any]) -> str:
+def _marker(item: MarkerItem) -> str:
     return (
-        f"    {item['offset']}  {item['type']} of producer {item['producer_id']} epoch {item['producer_epoch']}, "
-        f"coordinator epoch {item['coordinator_epoch']}"
+        f"    {item.offset}  {item.type} of producer {item.producer_id} epoch {item.producer_epoch}, "
+        f"coordinator epoch {item.coordinator_epoch}"
     )
 
 
-def _record(item: dict[str, Any]) -> str:
-    says = item.get("says")
+def _record(item: RecordItem) -> str:
+    says = item.says
     if says is not None:
         fields = " ".join(f"{name}={_shown(value)}" for name, value in says.items() if name != "type")
-        return f"    {item['offset']}  {_time(item['timestamp'])}  {says['type']} {fields}"
-    headers = "".join(f"  {_shown(key)}={_shown(value)}" for key, value in item["headers"])
-    value = "tombstone" if item["value"] is None else _shown(item["value"])
-    return f"    {item['offset']}  {_time(item['timestamp'])}  {_shown(item['key'])}: {value}{headers}"
+        return f"    {item.offset}  {_time(item.timestamp)}  {says['type']} {fields}"
+    headers = "".join(f"  {_shown(key)}={_shown(value)}" for key, value in item.headers)
+    value = "tombstone" if item.value is None else _shown(item.value)
+    return f"    {item.offset}  {_time(item.timestamp)}  {_shown(item.key)}: {value}{headers}"
 
 
-def _damage(item: dict[str, Any]) -> str:
-    if "position" not in item:
-        return f"  damaged: {item['problem']}"
-    until = "the end" if item["next_offset"] is None else str(item["next_offset"] - 1)
+def _damage(item: DamageItem) -> str:
+    return f"  damaged: {item.problem}"
+
+
+def _damaged_batches(item: BatchDamageItem) -> str:
+    until = "the end" if item.next_offset is None else str(item.next_offset - 1)
     return (
-        f"  damaged at {item['position']} ({item['size_bytes']} bytes, offsets {item['first_offset']} to {until}): "
-        f"{item['problem']}"
+        f"  damaged at {item.position} ({item.size_bytes} bytes, offsets {item.first_offset} to {until}): "
+        f"{item.problem}"
     )
 
 
-def _wal_points(item: dict[str, Any]) -> str:
-    return f"  a recovery begins at entry {item['first_entry']}"
+def _wal_points(item: WalPointsItem) -> str:
+    return f"  a recovery begins at entry {item.first_entry}"
 
 
-def _recovery_point(item: dict[str, Any]) -> str:
-    return f"  {_partition(item)}: flushed up to offset {item['offset']}, byte {item['position']} of {item['segment']}"
+def _recovery_point(item: RecoveryPointItem) -> str:
+    return f"  {_partition(item)}: flushed up to offset {item.offset}, byte {item.position} of {item.segment}"
 
 
-def _wal_header(item: dict[str, Any]) -> str:
-    return f"  file {item['sequence']} of the write-ahead log {item['wal_id']}"
+def _wal_header(item: WalHeaderItem) -> str:
+    return f"  file {item.sequence} of the write-ahead log {item.wal_id}"
 
 
-def _wal_entry(item: dict[str, Any]) -> str:
-    needed = ", not needed any more" if item["is_needed"] is False else ""
-    runs = item["run_count"]
-    return f"  entry {item['number']}: {runs} run{'' if runs == 1 else 's'}, {item['size_bytes']} bytes{needed}"
+def _wal_entry(item: WalEntryItem) -> str:
+    needed = ", not needed any more" if item.is_needed is False else ""
+    runs = item.run_count
+    return f"  entry {item.number}: {runs} run{'' if runs == 1 else 's'}, {item.size_bytes} bytes{needed}"
 
 
-def _wal_run(item: dict[str, Any]) -> str:
+def _wal_run(item: WalRunItem) -> str:
     return (
-        f"    {_partition(item)} {_range(item['first_offset'], item['last_offset'])}: {item['size_bytes']} bytes at "
-        f"{item['position']} of {item['segment']}"
+        f"    {_partition(item)} {_range(item.first_offset, item.last_offset)}: {item.size_bytes} bytes at "
+        f"{item.position} of {item.segment}"
     )
 
 
-def _partition(item: dict[str, Any]) -> str:
+def _partition(item: RecoveryPointItem | WalRunItem) -> str:
     """Return the partition's name, by the id of its topic if the topic is deleted."""
-    return f"{item['topic'] or 'topic id ' + item['topic_id']}-{item['partition']}"
+    return f"{item.where.topic or 'topic id ' + item.topic_id}-{item.where.partition}"
 
 
-def _other(item: dict[str, Any]) -> str:
-    hidden = {"kind", "path"} if item["kind"] == "offset" else {"kind", "path", "topic", "partition"}
-    return "  " + "  ".join(f"{name} {_shown(value)}" for name, value in item.items() if name not in hidden)
+def _other(item: Item) -> str:
+    shown = item.fields()
+    if isinstance(item, OffsetItem):
+        shown = {"topic": item.where.topic, "partition": item.where.partition} | shown
+    return "  " + "  ".join(f"{name} {_shown(value)}" for name, value in shown.items())
 
 
-_LINES = {
-    "file": _file, "batch": _batch, "marker": _marker, "record": _record, "damage": _damage,
-    "wal_points": _wal_points, "recovery_point": _recovery_point, "wal_header": _wal_header, "wal_entry": _wal_entry,
-    "wal_run": _wal_run,
+_LINES: Mapping[type[Item], Callable[[Any], str]] = {
+    FileItem: _file, BatchItem: _batch, MarkerItem: _marker, RecordItem: _record, DamageItem: _damage,
+    BatchDamageItem: _damaged_batches, WalPointsItem: _wal_points, RecoveryPointItem: _recovery_point,
+    WalHeaderItem: _wal_header, WalEntryItem: _wal_entry, WalRunItem: _wal_run,
 }  # fmt: skip
 
 
@@ -244,7 +232,7 @@ def _time(timestamp_ms: int) -> str:
 def _shown(value: Any) -> str:
     """Return a value on one line: text unchanged, other bytes in base64, long values cut."""
     if isinstance(value, bytes):
-        text = _text(value)
+        text = decode_text(value)
         value = f"base64:{base64.b64encode(value).decode()}" if text is None else text
     text = "null" if value is None else "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(value))
     if len(text) <= _TEXT_LENGTH_MAX:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import count, counted, print_json, say, write_line
 from logmark.cli.topics import check_topic_name
 from logmark.client.properties import librdkafka_properties
+from logmark.client.views import view_produced
 from logmark.errors import UserError
 
 _FLUSH_S = 30.0
@@ -144,18 +146,7 @@ def _lines() -> Iterator[bytes]:
 
 def _report(topic: str, tally: Tally, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
-        print_json(
-            [
-                {
-                    "topic": topic,
-                    "partition": number,
-                    "records": known[2],
-                    "first_offset": known[0],
-                    "last_offset": known[1],
-                }
-                for number, known in sorted(tally.offsets.items())
-            ]
-        )
+        print_json([asdict(one) for one in view_produced(topic, tally.offsets)])
         return
     for number, (first, last, records) in sorted(tally.offsets.items()):
         where = f"offset {first}" if first == last else f"offsets {first} to {last}"

@@ -1,6 +1,7 @@
 """What a user of the command line does about an error of the library, which knows no command and no option."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from logmark.client.errors import ReadOnly
 from logmark.errors import DataDirectoryUnusable, DirectoryOfKafka, ListenFailed, LogmarkError, UserError
@@ -9,6 +10,9 @@ from logmark.offsets.reset.members import GroupActive
 from logmark.offsets.reset.undo import ChangeConflict
 from logmark.offsets.spark_checkpoints.sinks import KINDS
 from logmark.spark import errors as spark_errors
+
+if TYPE_CHECKING:
+    from logmark.spark.pipelines.job import Job
 
 _PENDING = "`logmark offsets finish {0.change_id}` completes it, `logmark offsets undo {0.change_id}` undoes it"
 _OTHER_HISTORY = "name another file with --history, or move this one away"
@@ -52,8 +56,8 @@ REMEDIES: Mapping[type[errors.OffsetsError], str] = {
     errors.ReplayInterrupted: "resume it with: logmark replay --resume {0.run_id}",
 }  # fmt: skip
 
-# What follows the whole message of an error.
-NEXT_STEPS: Mapping[type[UserError], str] = {
+# What follows the whole message of an error; NAME is a pipeline, and GROUP its group.
+NEXT_STEPS: Mapping[type[BaseException], str] = {
     DataDirectoryUnusable: "`logmark serve --data-dir DIR` serves another directory.",
     DirectoryOfKafka: "Back it up through its brokers: logmark backup --bootstrap-servers HOST:PORT DEST",
     ListenFailed: "`logmark serve --listen HOST:PORT` listens on another address.",
@@ -65,6 +69,14 @@ NEXT_STEPS: Mapping[type[UserError], str] = {
     spark_errors.ReplayNeedsRebuild: "Add --rebuild.",
     spark_errors.UnfinishedReplay: "Add --resume to finish it, or --abandon to remove it.",
     spark_errors.PublicationStarted: "Resume it with `logmark pipelines replay NAME --resume`.",
+    spark_errors.LiveVersionReplaced: "Resume the replay with `logmark pipelines replay NAME --resume`, and start the "
+    "pipeline then.",
+    spark_errors.LiveVersionBusy: "Resume it with `logmark pipelines replay NAME --resume`.",
+    spark_errors.RecordsLost: "`logmark offsets reset GROUP --topic TOPIC:PARTITION --to-earliest` moves it to what "
+    "is left.",
+    spark_errors.TableGone: "`logmark offsets reset GROUP --all-topics --to-earliest` resets the group.",
+    spark_errors.TableReplaced: "`logmark offsets reset GROUP --topic TOPIC:PARTITION --to-offset OFFSET` resets the "
+    "group.",
     spark_errors.CheckpointLost: "`logmark pipelines replay NAME --abandon` ends an unfinished replay.",
 }  # fmt: skip
 
@@ -79,3 +91,16 @@ def describe_error(error: LogmarkError) -> list[str]:
     if not isinstance(error, UserError):
         return [str(error)]
     return [f"{error} {NEXT_STEPS[type(error)]}"] if type(error) in NEXT_STEPS else list(error.lines)
+
+
+def next_step(exception: type[BaseException], job: "Job") -> str:
+    """Return what a user of the command line may do about an exception in a pipeline, empty if there is nothing."""
+    step = NEXT_STEPS.get(exception, "")
+    return step.replace("NAME", job.name).replace("GROUP", job.pipeline.group)
+
+
+def describe_pipeline_error(error: LogmarkError, job: "Job") -> str:
+    """Return what went wrong with a pipeline, and what to do, in one line."""
+    if type(error) in NEXT_STEPS:
+        return f"{job.name}: {error} {next_step(type(error), job)}"
+    return f"{job.name}: {' '.join(describe_error(error))}"

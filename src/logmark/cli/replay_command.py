@@ -17,7 +17,6 @@ from logmark.cli.tables import (
     count,
     counted,
     json_line,
-    json_text,
     print_json,
     print_table,
     say,
@@ -25,7 +24,7 @@ from logmark.cli.tables import (
 )
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.escaping import escape
+from logmark.escaping import escape, json_text
 from logmark.names import TopicPartition
 from logmark.offsets.bounded_replay.copier import ReplayCopier
 from logmark.offsets.bounded_replay.dead_letter_restore import UNSENT, redriven_ends, specs_after

@@ -3,7 +3,6 @@
 Everything that a command writes for people passes through here, where control characters become visible escapes.
 """
 
-import base64
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -87,13 +86,3 @@ def offset_cells(committed: int | None) -> tuple[object, object]:
     if committed is None:
         return "nothing committed", None
     return committed, committed - 1 if committed else "nothing"
-
-
-def json_text(data: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes for JSON: text as it is, and what is no UTF-8 as {"base64": ...}."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

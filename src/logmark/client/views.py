@@ -1,4 +1,4 @@
-"""Topics and the health of a cluster as programs read them; `dataclasses.asdict` makes them JSON."""
+"""Topics, writes to them and the health of a cluster as programs read them; `dataclasses.asdict` makes them JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,6 +121,25 @@ def view_topic(
             for number, one in sorted(topic.partitions.items())
         ],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducedView:
+    """The records that were written to a partition, and the offsets that the broker assigned."""
+
+    topic: str
+    partition: int
+    records: int
+    first_offset: int
+    last_offset: int
+
+
+def view_produced(topic: str, written: Mapping[int, Sequence[int]]) -> list[ProducedView]:
+    """Return what was written to a topic, given first offset, last offset and number of records by partition."""
+    return [
+        ProducedView(topic=topic, partition=partition, records=records, first_offset=first, last_offset=last)
+        for partition, (first, last, records) in sorted(written.items())
+    ]
 
 
 def view_health(health: ClusterHealth) -> HealthView:

@@ -32,7 +32,6 @@ class CheckpointFiles:
         self._path = path
         self._files = files
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS) or {}
-        self._log_starts = self._read_offsets(checkpoints.LOG_STARTS) or {}
         # Those of a clean stop. After a crash they may be of a deleted topic: recovery points are written before them.
         self._high_watermarks = (self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}) if stop.is_of_logmark else {}
         cleaned = self._read_offsets(checkpoints.CLEANED)
@@ -43,9 +42,9 @@ class CheckpointFiles:
         self._is_cleaned_outdated = False
         listed = self._read_list(stop)
         self._segments = None if listed is None else dict(listed.segments)
-        known_starts = self._read_known_starts(listed)
-        if known_starts is not None:
-            self._log_starts = dict(known_starts)
+        self._log_starts = log_starts.read_in_force(
+            path, files, listed, self._read_offsets(checkpoints.LOG_STARTS), on_damage=self._warn_of_log_starts
+        )
         self._mentioned = self._list_mentioned(self._recovery_points, self._log_starts)
         # Log starts that must be durable before a log moves to them.
         self._announced: list[dict[TopicPartition, int]] = []
@@ -232,13 +231,8 @@ class CheckpointFiles:
             logger.warning("%s/%s is not used: %s", self._path, name, error)
             return None
 
-    def _read_known_starts(self, listed: SegmentList | None) -> Mapping[TopicPartition, int] | None:
-        """Return the log starts of the files with a checksum; None if there are none, or a crash has torn them."""
-        try:
-            return log_starts.read(self._path, self._files, listed)
-        except Malformed as error:
-            logger.warning("%s/%s is not used: %s", self._path, log_starts.BESIDE_WAL, error)
-            return None
+    def _warn_of_log_starts(self, error: Malformed) -> None:
+        logger.warning("%s/%s is not used: %s", self._path, log_starts.BESIDE_WAL, error)
 
     def _read_list(self, stop: CleanStop) -> SegmentList | None:
         """Return the list that a clean stop has left; None if it left none, or it cannot be read."""

@@ -14,6 +14,28 @@ from logmark.log import checkpoints, file_formats, transactions
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog
 from logmark.log.damage import Damage
+from logmark.log.dump_items import (
+    AbortedTransactionItem,
+    BatchDamageItem,
+    BatchItem,
+    DamageItem,
+    FileItem,
+    IndexEntryItem,
+    Item,
+    LeaderEpochItem,
+    MarkerItem,
+    OffsetItem,
+    PartitionMetadataItem,
+    ProducerItem,
+    RecordItem,
+    RecoveryPointItem,
+    TimeIndexEntryItem,
+    WalEntryItem,
+    WalHeaderItem,
+    WalPointsItem,
+    WalRunItem,
+    Where,
+)
 from logmark.log.folder import METADATA
 from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.partition_verification import UNPACKED_BYTES_MAX
@@ -27,7 +49,6 @@ from logmark.log.wal.recovery_points import RecoveryPoints
 from logmark.wire import codecs, columns
 from logmark.wire.batches import HEADER_BYTES, BatchHeader, read_header
 
-Item = dict[str, object]
 DELETE_HORIZON_BIT = 0x40
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)(\.[0-9a-f]{32}-\w+)?")
 _FILE = re.compile(r"(?P<base>\d{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(\..+)?")
@@ -99,24 +120,21 @@ class Dump:
                 "checkpoint, a partition's folder or a data directory.",
                 exit_code=2,
             )
-        where = {"path": path, **_partition(os.path.basename(folder))}
-        yield {"kind": "file", **where, "size_bytes": self._files.size(path)}
+        where = Where(path, *_partition(os.path.basename(folder)))
+        yield FileItem(where, size_bytes=self._files.size(path))
         try:
             if match is not None and match["kind"] == "log":
                 yield from self._log(path, int(match["base"]), where)
             elif match is not None:
-                yield from (
-                    {"kind": item["kind"], **where, **item}
-                    for item in self._small(path, match["kind"], int(match["base"]))
-                )
+                yield from self._small(where, match["kind"], int(match["base"]))
             else:
-                yield from ({"kind": item["kind"], **where, **item} for item in self._text(path, name))
+                yield from self._text(where, name)
         except Malformed as error:
-            yield {"kind": "damage", **where, "problem": str(error)}
+            yield DamageItem(where, problem=str(error))
 
     # Batches and records
 
-    def _log(self, path: str, base: int, where: Item) -> Iterator[Item]:
+    def _log(self, path: str, base: int, where: Where) -> Iterator[Item]:
         file = self._files.open(path)
         try:
             for part in Scanner(file, file.size(), base_offset=base, is_dense=False):
@@ -133,64 +151,54 @@ class Dump:
         finally:
             file.close()
 
-    def _batch(self, position: int, header: BatchHeader, data: memoryview, where: Item) -> Iterator[Item]:
-        yield {
-            "kind": "batch",
-            **where,
-            "position": position,
-            "size_bytes": header.size,
-            "base_offset": header.base_offset,
-            "last_offset": header.last_offset,
-            "record_count": header.record_count,
-            "codec": "none" if not header.codec else _codec_name(header.codec),
-            "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
-            "max_timestamp": header.max_timestamp,
-            "delete_horizon": header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None,
-            "producer_id": header.producer_id,
-            "producer_epoch": header.producer_epoch,
-            "base_sequence": header.base_sequence,
-            "last_sequence": header.last_sequence,
-            "leader_epoch": header.leader_epoch,
-            "is_transactional": header.is_transactional,
-            "is_control": header.is_control,
-            "crc": header.crc,
-        }
+    def _batch(self, position: int, header: BatchHeader, data: memoryview, where: Where) -> Iterator[Item]:
+        yield BatchItem(
+            where,
+            position=position,
+            size_bytes=header.size,
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            record_count=header.record_count,
+            codec="none" if not header.codec else _codec_name(header.codec),
+            timestamp_type="LogAppendTime" if header.is_log_append_time else "CreateTime",
+            max_timestamp=header.max_timestamp,
+            delete_horizon=header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            last_sequence=header.last_sequence,
+            leader_epoch=header.leader_epoch,
+            is_transactional=header.is_transactional,
+            is_control=header.is_control,
+            crc=header.crc,
+        )
         if not header.record_count:
             return
         try:
             if header.is_control:
                 marker = transactions.read_marker(data)
-                yield {
-                    "kind": "marker",
-                    **where,
-                    "offset": header.base_offset,
-                    "type": "OTHER" if marker is None else "COMMIT" if marker.is_commit else "ABORT",
-                    "coordinator_epoch": None if marker is None else marker.coordinator_epoch,
-                    "producer_id": header.producer_id,
-                    "producer_epoch": header.producer_epoch,
-                    "timestamp": header.max_timestamp,
-                }
+                yield MarkerItem(
+                    where,
+                    offset=header.base_offset,
+                    type="OTHER" if marker is None else "COMMIT" if marker.is_commit else "ABORT",
+                    coordinator_epoch=None if marker is None else marker.coordinator_epoch,
+                    producer_id=header.producer_id,
+                    producer_epoch=header.producer_epoch,
+                    timestamp=header.max_timestamp,
+                )
             elif self._with_records:
                 yield from self._records(data, where)
         except Malformed as error:
             damage = Damage(position, header.size, header.base_offset, header.next_offset, str(error))
             yield _damage(damage, where)
 
-    def _records(self, data: memoryview, where: Item) -> Iterator[Item]:
+    def _records(self, data: memoryview, where: Where) -> Iterator[Item]:
         found = columns.decode(
             data, start=self._from_offset, stop=_LONG_MAX, with_headers=True, decompressed_bytes_max=UNPACKED_BYTES_MAX
         )
         fields = zip(found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True)
         for offset, timestamp, key, value, headers in fields:
-            yield {
-                "kind": "record",
-                **where,
-                "offset": offset,
-                "timestamp": timestamp,
-                "key": key,
-                "value": value,
-                "headers": headers,
-            }
+            yield RecordItem(where, offset=offset, timestamp=timestamp, key=key, value=value, headers=headers)
 
     # The write-ahead log
 
@@ -209,59 +217,55 @@ class Dump:
         return (reader.header.sequence if reader.header else 0), name
 
     def _wal_file(self, path: str) -> Iterator[Item]:
-        where: Item = {"path": path, "topic": None, "partition": None}
-        yield {"kind": "file", **where, "size_bytes": self._files.size(path)}
+        where = Where(path)
+        yield FileItem(where, size_bytes=self._files.size(path))
         try:
             if path.endswith(SUFFIX):
                 yield from self._wal_entries(path, where)
             else:
                 yield from self._wal_points(path, where)
         except Malformed as error:
-            yield {"kind": "damage", **where, "problem": str(error)}
+            yield DamageItem(where, problem=str(error))
 
-    def _wal_points(self, path: str, where: Item) -> Iterator[Item]:
+    def _wal_points(self, path: str, where: Where) -> Iterator[Item]:
         points = RecoveryPoints.decode(self._files.read(path))
         names = self._topic_names(path)
         owner = checkpoints.id_text(points.wal_id)
-        yield {"kind": "wal_points", **where, "wal_id": owner, "first_entry": points.first_entry}
+        yield WalPointsItem(where, wal_id=owner, first_entry=points.first_entry)
         for key, point in points.points.items():
             topic_id, partition = split_key(key)
-            yield {
-                "kind": "recovery_point",
-                "path": path,
-                "topic": names.get(topic_id),
-                "partition": partition,
-                "topic_id": checkpoints.id_text(topic_id),
-                "offset": point.offset,
-                "segment": file_name(point.segment_base, LOG),
-                "position": point.position,
-            }
+            yield RecoveryPointItem(
+                Where(path, names.get(topic_id), partition),
+                topic_id=checkpoints.id_text(topic_id),
+                offset=point.offset,
+                segment=file_name(point.segment_base, LOG),
+                position=point.position,
+            )
 
-    def _wal_entries(self, path: str, where: Item) -> Iterator[Item]:
+    def _wal_entries(self, path: str, where: Where) -> Iterator[Item]:
         names, first_entry = self._topic_names(path), self._first_entry(path)
         reader = FileReader(path, self._files)
         try:
             if reader.header is None:
                 raise Malformed("it has no header: it was not in use yet, or both copies are damaged")
             owner = checkpoints.id_text(reader.header.wal_id)
-            yield {"kind": "wal_header", **where, "wal_id": owner, "sequence": reader.header.sequence}
+            yield WalHeaderItem(where, wal_id=owner, sequence=reader.header.sequence)
             expected = None
             for header, runs in reader.scan():
                 if expected is not None and header.number != expected:
-                    yield {"kind": "damage", **where, "problem": f"no entry from {expected} to {header.number - 1}"}
+                    yield DamageItem(where, problem=f"no entry from {expected} to {header.number - 1}")
                 expected = header.number + 1
-                yield {
-                    "kind": "wal_entry",
-                    **where,
-                    "number": header.number,
+                yield WalEntryItem(
+                    where,
+                    number=header.number,
                     # Runs without data repeat where the entry before has ended.
-                    "run_count": header.run_count if runs is None else sum(1 for run in runs if run.data),
-                    "size_bytes": header.size_bytes,
+                    run_count=header.run_count if runs is None else sum(1 for run in runs if run.data),
+                    size_bytes=header.size_bytes,
                     # A recovery begins at the first entry that some recovery point needs.
-                    "is_needed": None if first_entry is None else header.number >= first_entry,
-                }
+                    is_needed=None if first_entry is None else header.number >= first_entry,
+                )
                 if runs is None:
-                    yield {"kind": "damage", **where, "problem": f"entry {header.number} has a wrong checksum"}
+                    yield DamageItem(where, problem=f"entry {header.number} has a wrong checksum")
                 for run in runs or ():
                     if run.data and run.end_offset > self._from_offset:
                         yield from self._run(path, header.number, run, names.get(run.topic_id))
@@ -269,18 +273,17 @@ class Dump:
             reader.close()
 
     def _run(self, path: str, number: int, run: Run, topic: str | None) -> Iterator[Item]:
-        where: Item = {"path": path, "topic": topic, "partition": run.partition}
-        yield {
-            "kind": "wal_run",
-            **where,
-            "topic_id": checkpoints.id_text(run.topic_id),
-            "number": number,
-            "segment": file_name(run.segment_base, LOG),
-            "position": run.position,
-            "first_offset": run.first_offset,
-            "last_offset": run.end_offset - 1,
-            "size_bytes": len(run.data),
-        }
+        where = Where(path, topic, run.partition)
+        yield WalRunItem(
+            where,
+            topic_id=checkpoints.id_text(run.topic_id),
+            number=number,
+            segment=file_name(run.segment_base, LOG),
+            position=run.position,
+            first_offset=run.first_offset,
+            last_offset=run.end_offset - 1,
+            size_bytes=len(run.data),
+        )
         at = 0
         while self._with_records and at + HEADER_BYTES <= len(run.data):
             header = read_header(run.data, at)
@@ -301,35 +304,36 @@ class Dump:
 
     # The files beside a log
 
-    def _small(self, path: str, kind: str, base: int) -> Iterator[Item]:
-        data = self._files.read(path)
+    def _small(self, where: Where, kind: str, base: int) -> Iterator[Item]:
+        data = self._files.read(where.path)
         if kind == "index":
             entries = file_formats.unpadded(data, file_formats.OFFSET_ENTRY)
             for offset, position in file_formats.offset_entries(entries, base):
-                yield {"kind": "index_entry", "offset": offset, "position": position}
+                yield IndexEntryItem(where, offset=offset, position=position)
         elif kind == "timeindex":
             entries = file_formats.unpadded(data, file_formats.TIME_ENTRY)
             for timestamp, offset in file_formats.time_entries(entries, base):
-                yield {"kind": "time_index_entry", "timestamp": timestamp, "offset": offset}
+                yield TimeIndexEntryItem(where, timestamp=timestamp, offset=offset)
         elif kind == "txnindex":
             for entry in file_formats.aborted_entries(data):
-                yield {"kind": "aborted_transaction", **entry._asdict()}
+                yield AbortedTransactionItem(where, **entry._asdict())
         else:
             for producer in file_formats.producer_entries(data):
-                yield {"kind": "producer", **producer._asdict()}
+                yield ProducerItem(where, **producer._asdict())
 
-    def _text(self, path: str, name: str) -> Iterator[Item]:
+    def _text(self, where: Where, name: str) -> Iterator[Item]:
+        path = where.path
         if name == EPOCHS:
             for epoch, start_offset in checkpoints.read_epochs(self._files.read(path)):
-                yield {"kind": "leader_epoch", "leader_epoch": epoch, "start_offset": start_offset}
+                yield LeaderEpochItem(where, leader_epoch=epoch, start_offset=start_offset)
         elif name == METADATA:
             topic_id = checkpoints.read_partition_metadata(self._files.read(path))
-            yield {"kind": "partition_metadata", "topic_id": checkpoints.id_text(topic_id)}
+            yield PartitionMetadataItem(where, topic_id=checkpoints.id_text(topic_id))
         elif name in _OFFSET_FILES:
             for (topic, partition), offset in checkpoints.read_offsets(self._files.read(path)).items():
-                yield {"kind": "offset", "topic": topic, "partition": partition, "offset": offset}
+                yield OffsetItem(Where(path, topic, partition), offset=offset)
         else:
-            yield from self._log(path, self._first_offset(path), {"path": path, "topic": None, "partition": None})
+            yield from self._log(path, self._first_offset(path), Where(path))
 
     def _first_offset(self, path: str) -> int:
         """Return the base offset of a segment that was renamed."""
@@ -345,24 +349,21 @@ def _is_partition(names: object) -> bool:
     return any(_FILE.fullmatch(name) for name in names) or METADATA in names
 
 
-def _partition(folder: str) -> Item:
+def _partition(folder: str) -> tuple[str | None, int | None]:
     match = _FOLDER.fullmatch(folder)
-    if match is None:
-        return {"topic": None, "partition": None}
-    return {"topic": match["topic"], "partition": int(match["index"])}
+    return (None, None) if match is None else (match["topic"], int(match["index"]))
 
 
 def _codec_name(codec: int) -> str:
     return codecs.NAMES[codec] if codec < len(codecs.NAMES) else f"unknown codec {codec}"
 
 
-def _damage(damage: Damage, where: Item) -> Item:
-    return {
-        "kind": "damage",
-        **where,
-        "position": damage.position,
-        "size_bytes": damage.size_bytes,
-        "first_offset": damage.first_offset,
-        "next_offset": damage.next_offset,
-        "problem": damage.problem,
-    }
+def _damage(damage: Damage, where: Where) -> BatchDamageItem:
+    return BatchDamageItem(
+        where,
+        position=damage.position,
+        size_bytes=damage.size_bytes,
+        first_offset=damage.first_offset,
+        next_offset=damage.next_offset,
+        problem=damage.problem,
+    )

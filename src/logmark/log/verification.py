@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from logmark import properties
@@ -14,7 +13,7 @@ from logmark.log import added_files, checkpoints, log_starts, recovery_preview
 from logmark.log.added_files import Addition
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
-from logmark.log.checkpoints import CLEANED, ListedSegments
+from logmark.log.checkpoints import CLEANED, ListedSegments, SegmentList
 from logmark.log.clean_stop import CLEAN, CleanStop
 from logmark.log.damage import Damage
 from logmark.log.directory import LOCK
@@ -155,7 +154,6 @@ class Verification:
         # The segments that the last clean stop has left; None if there is no list of it.
         self._listed: ListedSegments | None = None
         # The log starts that a file with a checksum says; None if there is none.
-        self._known_starts: Mapping[TopicPartition, int] | None = None
         self._ids: dict[str, tuple[str, bytes]] = {}
 
     @property
@@ -266,23 +264,20 @@ class Verification:
             self._add(FindingKind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next "
                       "start does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
 
-        with suppress(Malformed):
-            self._known_starts = log_starts.read(self._path, self._files, found)
-        self._check_log_starts()
+        self._check_log_starts(found)
 
-    def _check_log_starts(self) -> None:
-        """Compare Kafka's file of log starts, which has no checksum, with ours; a start believes ours."""
-        if self._known_starts is None:
-            return
+    def _check_log_starts(self, listed: SegmentList | None) -> None:
+        """Compare Kafka's file of log starts, which has no checksum, with what a start believes."""
         said = self._offsets[checkpoints.LOG_STARTS]
-        for key in sorted(said.keys() | self._known_starts.keys()):
-            wrong, right = said.get(key, 0), self._known_starts.get(key, 0)
+        in_force = log_starts.read_in_force(self._path, self._files, listed, said)
+        for key in sorted(said.keys() | in_force.keys()):
+            wrong, right = said.get(key, 0), in_force.get(key, 0)
             if wrong != right:
                 # A crash may have come between the writes of the two files.
                 self._add(FindingKind.NOTE if self._result.has_wal else FindingKind.STATE, checkpoints.LOG_STARTS,
                           f"it says {wrong} for {key}, and the log starts at {right}",
                           f"The next start uses {right}. Apache Kafka would use {wrong}.")  # fmt: skip
-        self._offsets[checkpoints.LOG_STARTS] = dict(self._known_starts)
+        self._offsets[checkpoints.LOG_STARTS] = in_force
 
     # The write-ahead log
 

@@ -26,6 +26,26 @@ class Superseded(UserError):
     """Another query owns the group or the table now; this one has stopped and committed nothing since."""
 
 
+class LiveVersionReplaced(Superseded):
+    """A replay is publishing the version that replaces the live one, which must not run any more."""
+
+
+class LiveVersionBusy(UserError):
+    """The process that runs the live version did not end its batch in time; the new version is kept."""
+
+
+class RecordsLost(UserError):
+    """Records were deleted before a query read them, and its options do not allow to skip them."""
+
+
+class TableGone(UserError):
+    """A query that has finished batches finds none of them in its table, and must not begin in the middle."""
+
+
+class TableReplaced(UserError):
+    """A table ends elsewhere than the query without state that writes it; the message names where to resume."""
+
+
 class PermanentlyRefused(UserError):
     """A broker refuses a request for good: another try would get the same answer."""
 

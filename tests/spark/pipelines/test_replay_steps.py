@@ -15,6 +15,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.reset.targets import ToEarliest
 from logmark.spark.checkpoint import resume_position
+from logmark.spark.errors import LiveVersionReplaced
 from logmark.spark.pipelines import live_query, versions
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.live_query import start_live_query
@@ -277,7 +278,7 @@ def test_a_planned_batch_of_the_old_version_is_not_sent_again_by_a_start_after_t
     monkeypatch.setattr(live_query, "start_query", lambda *given, **named: scenario.run_live())
 
     with pytest.raises(
-        UserError, match=f"Resume the replay with `logmark pipelines replay {scenario.job.pipeline.name} --resume`"
+        LiveVersionReplaced, match=f"A replay is publishing version 2 of {scenario.job.pipeline.name}"
     ):
         start_live_query(scenario.job, None, available_now=True)  # type: ignore[arg-type]
     scenario.check(is_new=True)

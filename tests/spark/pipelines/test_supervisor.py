@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from logmark.cli.remedies import next_step
 from logmark.client.errors import BrokerUnreachable
 from logmark.clock import ManualClock
 from logmark.errors import UserError
@@ -111,6 +112,7 @@ class SupervisorDriver:
             clock=self.clock,
             random=lambda: 0.5,
             say=self.said.append,
+            next_step=next_step,
         )
 
     def checkpoint(self, *, planned: int, finished: int) -> None:
@@ -327,7 +329,21 @@ def test_an_unfinished_replay_is_named_to_whoever_lost_the_group_to_it(driver: S
         supervisor.poll()
         supervisor.poll()
 
-    assert "resume it with `logmark pipelines replay billing --resume`" in driver.said[-1]
+    assert "version 2 is not finished. Resume it with `logmark pipelines replay billing --resume`" in driver.said[-1]
+
+
+def test_what_ends_a_pipeline_is_told_with_what_its_user_may_do(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
+    supervisor.poll()
+    driver.queries[-1].fail("logmark.spark.errors.TableGone: The table t holds nothing of this query.\n\tat Scala")
+    supervisor.poll()
+
+    assert RunState.FAILED is supervisor.status.state
+    assert [
+        "billing: The table t holds nothing of this query. `logmark offsets reset billing --all-topics --to-earliest` "
+        "resets the group."
+    ] == driver.said[1:]
+    assert supervisor.status.error in driver.said[-1]
 
 
 def save_publishing_replay(driver: SupervisorDriver, number: int = 2) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.spark.errors import TableGone, TableReplaced
 from logmark.spark.source.position import Position
 from logmark.spark.tables.ledger import Batch, Ledger, entries, note, read_ledger, takes
 
@@ -46,18 +47,18 @@ def test_a_table_without_batches_takes_the_first_one_after_a_seek() -> None:
     [
         (
             {"number": 7, "is_continued": True},
-            r"reset the group .*\(logmark offsets reset billing --all-topics --to-earliest\), take the query's "
+            r"reset the group billing to where it shall begin, .* the earliest offsets, take the query's "
             r"checkpoint away \(/checkpoints/v1\) and start it again",
         ),
         (
             {"number": 1, "is_stateful": True},
             r"as a new version \(logmark pipelines replay\), or without a pipeline by taking the query's checkpoint "
-            r"away \(/checkpoints/v1\) and resetting its group",
+            r"away \(/checkpoints/v1\) and resetting its group billing to the earliest offsets",
         ),
     ],
 )
 def test_a_table_that_is_gone_or_has_another_path_is_not_begun_in_the_middle(more: Any, remedy: str) -> None:
-    with pytest.raises(UserError, match=f"t holds nothing of this query, .* Nothing was written.* {remedy}"):
+    with pytest.raises(TableGone, match=f"t holds nothing of this query, .* Nothing was written.* {remedy}"):
         takes(after(), batch(700, 800, checkpoint=Path("/checkpoints/v1"), **more), table="t")
 
 
@@ -83,8 +84,8 @@ def test_after_the_seek_batches_follow_each_other_again() -> None:
 
 
 def test_a_gap_names_the_offset_to_reset_to_and_the_checkpoint_to_take_away() -> None:
-    command = r"logmark offsets reset billing --topic clicks:0 --to-offset 100"
-    with pytest.raises(UserError, match=rf"{command}\), take the query's checkpoint away \(c\)"):
+    remedy = r"ends at offset 100 of clicks-0, .* Reset group billing to 100 there"
+    with pytest.raises(TableReplaced, match=rf"{remedy}, take the query's checkpoint away \(c\)"):
         takes(after(batch(0, 100)), batch(200, 300, checkpoint=Path("c")), table="t")
     with pytest.raises(UserError, match=r"starts at 200.* Build it again as a new version"):
         takes(after(batch(0, 100, is_stateful=True)), batch(200, 300, number=1, is_stateful=True), table="t")

@@ -65,7 +65,7 @@ def _overrides(
     if resource.resource_type == BROKER:
         raise Refused(
             ErrorCode.INVALID_REQUEST,
-            "Broker settings are read at start: change the file given with --config, or --set, and restart.",
+            "Broker settings are read at the start: change them there, and restart the broker.",
         )
     if resource.resource_type != TOPIC:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Resource type {resource.resource_type} has no settings here.")

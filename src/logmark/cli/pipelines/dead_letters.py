@@ -1,13 +1,14 @@
 """`logmark pipelines dead-letters`: the records that a pipeline has refused, and why; without Spark."""
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.pipelines.homes import HomeFolder, complete_pipeline, find_homes, home_root, recorded_cluster
-from logmark.cli.tables import Column, count, json_text, print_json, print_table, say, write_line
+from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
 from logmark.offsets.dead_letters.topic import (
     DeadLetterCounts,
@@ -15,6 +16,7 @@ from logmark.offsets.dead_letters.topic import (
     newest_dead_letters,
     tally_dead_letters,
 )
+from logmark.offsets.dead_letters.views import view_dead_letter, view_tally
 from logmark.offsets.times import format_time
 
 NOTHING_FOUND = 3
@@ -61,7 +63,7 @@ def dead_letters(
             return
         newest = newest_dead_letters(client, topic, limit=limit, pipeline=name)
     if output is OutputFormat.JSON:
-        print_json([_dead_letter_fields(one) for one in newest])
+        print_json([asdict(view_dead_letter(one)) for one in newest])
     elif newest:
         _print(newest)
     else:
@@ -85,15 +87,7 @@ def _print(newest: list[StoredDeadLetter]) -> None:
 
 def _print_tally(tally: DeadLetterCounts, name: str, topic: str, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
-        print_json(
-            {
-                "pipeline": name,
-                "topic": topic,
-                "dead_letters": tally.dead_letters,
-                "records": tally.records,
-                "errors": dict(tally.errors.most_common()),
-            }
-        )
+        print_json(asdict(view_tally(name, topic, tally)))
         return
     found = count(tally.dead_letters, "dead letter")
     write_line(f"{found} in {topic}, about {count(tally.records, 'record')} of {name}.")
@@ -102,23 +96,3 @@ def _print_tally(tally: DeadLetterCounts, name: str, topic: str, output: OutputF
             [Column("RECORDS", True), Column("ERROR")],
             [(number, error) for error, number in tally.errors.most_common(_ERRORS_SHOWN)],
         )
-
-
-def _dead_letter_fields(kept: StoredDeadLetter) -> dict[str, Any]:
-    letter = kept.dead_letter
-    return {
-        "topic": letter.partition.topic,
-        "partition": letter.partition.partition,
-        "offset": letter.offset,
-        "timestamp_ms": letter.timestamp_ms,
-        "error": letter.error,
-        "pipeline": letter.pipeline,
-        "attempts": letter.attempts,
-        "origin": letter.origin or letter.dead_letter_key,
-        "key": json_text(letter.key),
-        "value": json_text(letter.value),
-        "bytes": len(letter.value or b""),
-        "missing": letter.missing or None,
-        "written_ms": kept.at_ms,
-        "letter": {"topic": kept.partition.topic, "partition": kept.partition.partition, "offset": kept.offset},
-    }

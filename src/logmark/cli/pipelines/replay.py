@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -19,13 +20,19 @@ from logmark.cli.progress import bar
 from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
 from logmark.offsets.reset.plan import ResetPlan
-from logmark.offsets.reset.views import view_plan
 from logmark.offsets.times import parse_duration
 from logmark.spark.pipelines.replay.in_place import InPlacePlan
 from logmark.spark.pipelines.replay.plan import VersionPlan
 from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayResult
 from logmark.spark.pipelines.replay.session import ReplayRequest, ReplaySession, open_replay
-from logmark.spark.source.offset_maps import format_offsets, nest_by_topic
+from logmark.spark.pipelines.views import (
+    InPlaceReplayView,
+    VersionChangeView,
+    view_result,
+    view_state,
+    view_version_plan,
+)
+from logmark.spark.source.offset_maps import format_offsets
 
 _LINE_EVERY_S = 10.0
 
@@ -170,7 +177,7 @@ class _ReplayCommand:
         self._print_version_plan(plan)
         self._session.check(plan, request, with_spark=not self._dry_run)
         if self._dry_run:
-            self._end_dry_run(_version_fields(plan))
+            self._end_dry_run(asdict(view_version_plan(plan)))
             return
         self._ask(f"Replay {self._name} like this?")
         self._run(plan.number, lambda callbacks: self._session.execute(plan, request, callbacks))
@@ -180,7 +187,7 @@ class _ReplayCommand:
         state = self._session.check_resumable()
         say(f"Resuming the replay of {self._name} to version {state.version}, which is {state.step}.")
         if self._dry_run:
-            self._end_dry_run({"version": state.version, "kind": state.kind.value, "step": state.step.value})
+            self._end_dry_run(asdict(view_state(state)))
             return
         self._run(
             state.version,
@@ -193,7 +200,7 @@ class _ReplayCommand:
         """Make a version live again."""
         say(f"Version {number} of {self._name} replaces version {self._job.home.record().live}, which is kept.")
         if self._dry_run:
-            self._end_dry_run({"version": number, "kind": "rollback"})
+            self._end_dry_run(asdict(VersionChangeView(version=number, kind="rollback")))
             return
         self._ask("Roll back?")
         self._run(
@@ -206,15 +213,13 @@ class _ReplayCommand:
         state = self._session.check_abandonable()
         if self._dry_run:
             say(f"Version {state.version} of {self._name} would be removed; the live version would get its group back.")
-            self._end_dry_run({"version": state.version, "kind": state.kind.value})
+            self._end_dry_run(asdict(VersionChangeView(version=state.version, kind=state.kind.value)))
             return
         self._ask(f"Abandon version {state.version} of {self._name}?")
         number = self._session.abandon()
         say(f"Replay abandoned: version {number} of {self._name} is removed; the live version has its group.")
 
     def _replay_in_place(self, plan: InPlacePlan, request: ReplayRequest) -> None:
-        fields: dict[str, object] = {"pipeline": self._name, "kind": "in-place", "rows_to_replace": plan.rows}
-        fields["stops"] = nest_by_topic(plan.stops) if plan.ends_early else None
         if self._output is OutputFormat.TABLE:
             print_plan(plan.reset)
             if plan.ends_early:
@@ -224,14 +229,14 @@ class _ReplayCommand:
         if plan.is_empty:
             self._end_empty()
         if self._dry_run:
-            self._end_dry_run(fields | view_plan(plan.reset).to_json())
+            self._end_dry_run(InPlaceReplayView(self._name, plan).to_json())
             return
         self._ask(f"Replay {self._name} like this?")
         with show_progress(f"{self._name}: reading again") as report:
             callbacks = ReplayCallbacks(say=say, report=report)
             applied = self._session.replay_in_place(plan, request, callbacks, agree=self._agree)
         if self._output is OutputFormat.JSON:
-            print_json(fields | view_plan(applied.plan, applied).to_json())
+            print_json(InPlaceReplayView(self._name, plan, applied).to_json())
         verb = "are being" if request.is_detached else "were"
         say(
             f"Replay {'started' if request.is_detached else 'done'}: {count(plan.reset.read_again, 'record')} {verb} "
@@ -247,7 +252,7 @@ class _ReplayCommand:
         with show_progress(f"{self._name}: version {number}") as report:
             result = run(ReplayCallbacks(say=say, report=report))
         if self._output is OutputFormat.JSON:
-            print_json(_result_fields(self._name, result))
+            print_json(asdict(view_result(self._name, result)))
         _say_result(self._name, result)
 
     def _print_version_plan(self, plan: VersionPlan) -> None:
@@ -318,32 +323,6 @@ def _say_result(name: str, result: ReplayResult) -> None:
         say(f"Replay done: {name} runs on as it was.")
         return
     say(f"Done: version {result.version} of {name} is live. To undo it: logmark pipelines rollback {name}")
-
-
-def _result_fields(name: str, result: ReplayResult) -> dict[str, object]:
-    published = result.publication
-    return {
-        "pipeline": name,
-        "kind": result.kind.value,
-        "version": result.version,
-        "next_offsets": nest_by_topic(result.next_offsets),
-        "sent": published.sent if published else None,
-        "sent_before": published.known if published else None,
-        "missing_id": published.missing_id if published else None,
-    }
-
-
-def _version_fields(plan: VersionPlan) -> dict[str, object]:
-    return {
-        "kind": plan.kind.value,
-        "version": plan.number,
-        "stateful": plan.is_stateful,
-        "starts": nest_by_topic(plan.starts),
-        "stops": nest_by_topic(plan.stops),
-        "records": plan.records,
-        "dropped": plan.dropped,
-        "notes": list(plan.notes),
-    }
 
 
 def _parse_missing_id(text: str | None) -> str | None:

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ from logmark.cli.pipelines.homes import HomeFolder, home_root
 from logmark.cli.pipelines.known_pipeline import make_job
 from logmark.cli.pipelines.run_display import show_bars, show_board, show_lines
 from logmark.cli.pipelines.spark_session import Conf, Master, Package, start_spark
+from logmark.cli.remedies import describe_pipeline_error, next_step
 from logmark.cli.tables import print_json, say
 from logmark.client.client import Client
 from logmark.errors import LogmarkError, UserError
@@ -26,6 +26,7 @@ from logmark.spark.pipelines.program import StopSignals
 from logmark.spark.pipelines.query import read_options
 from logmark.spark.pipelines.replay.state import check_live_may_run
 from logmark.spark.pipelines.runner import PipelineRunner
+from logmark.spark.pipelines.views import view_run
 from logmark.spark.sessions import check_java, check_spark
 from logmark.spark.source.cluster import find_partitions
 from logmark.spark.source.options import SourceOptions, parse_source_options
@@ -93,10 +94,10 @@ def run(
         spark()
         display = show_bars if available_now else show_board if sys.stderr.isatty() else show_lines
         watch, write = stack.enter_context(display(clients))
-        runner = PipelineRunner(jobs, spark(), available_now=available_now, say=write)
+        runner = PipelineRunner(jobs, spark(), available_now=available_now, say=write, next_step=next_step)
         is_well = runner.run(count_stops=stops.count, watch=watch)
     if output is OutputFormat.JSON:
-        print_json([{"name": one.name} | asdict(one.status) for one in runner.supervisors])
+        print_json([view_run(one) for one in runner.supervisors])
     if not is_well:
         raise typer.Exit(1)
 
@@ -110,7 +111,7 @@ def connect_clusters(jobs: Sequence[Job], stack: contextlib.ExitStack) -> dict[s
             if job.brokers.bootstrap_servers not in clients:
                 clients[job.brokers.bootstrap_servers] = stack.enter_context(_client(job))
         except LogmarkError as error:
-            failures.append(f"{job.pipeline.name}: {error}")
+            failures.append(describe_pipeline_error(error, job))
     if not clients:
         raise _join_failures(failures)
     return clients
@@ -140,7 +141,7 @@ def _find_failure(job: Job, clients: dict[str, Client]) -> str | None:
         if job.brokers.bootstrap_servers in clients:
             find_partitions(clients[job.brokers.bootstrap_servers], options)
     except LogmarkError as error:
-        return f"{job.pipeline.name}: {error}"
+        return describe_pipeline_error(error, job)
     return None
 
 

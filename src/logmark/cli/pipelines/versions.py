@@ -1,5 +1,6 @@
 """`logmark pipelines versions` and `drop`: the versions of a pipeline, and the removal of one that nobody needs."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -12,7 +13,8 @@ from logmark.cli.pipelines.known_pipeline import File, Name, open_pipeline
 from logmark.cli.tables import Column, print_json, print_table, say
 from logmark.offsets.times import format_time
 from logmark.spark.pipelines.versions import PipelineVersion, drop_version, list_versions
-from logmark.spark.source.offset_maps import format_offsets, nest_by_topic
+from logmark.spark.pipelines.views import view_version
+from logmark.spark.source.offset_maps import format_offsets
 
 
 @on_cluster
@@ -27,17 +29,7 @@ def versions(
     with open_pipeline(cluster, name, file=file, home=home) as known:
         found = list_versions(known.job)
     if output is OutputFormat.JSON:
-        print_json(
-            [
-                {
-                    "version": one.number, "live": one.is_live, "building": one.is_building,
-                    "can_roll_back": one.can_roll_back, "live_since_ms": one.since_ms, "how": one.how,
-                    "next_offsets": None if one.next_offsets is None else nest_by_topic(one.next_offsets),
-                    "rows": one.rows, "size_bytes": one.size_bytes,
-                }
-                for one in found
-            ]
-        )  # fmt: skip
+        print_json([asdict(view_version(one)) for one in found])
         return
     print_table(
         [Column("VERSION", True), Column("STATE"), Column("SINCE"), Column("ROWS", True), Column("NEXT OFFSETS")],

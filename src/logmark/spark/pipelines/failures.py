@@ -59,6 +59,8 @@ class Failure:
     message: str
     remedy: str = ""
     is_of_code: bool = False
+    # The class of an exception of this package, by which the command line knows a remedy.
+    exception: type[BaseException] | None = None
 
     def describe(self, record: str = "") -> str:
         """Return message, record and remedy in one line."""
@@ -70,7 +72,7 @@ def classify_failure(failure: str, *, folder: str | None = None) -> Failure:
     found = find_exception(failure)
     if found is not None:
         exception, message = found
-        return Failure(kind=failure_kind(exception), message=message)
+        return Failure(kind=failure_kind(exception), message=message, exception=exception)
     text = failure.partition(_QUERY_TEXT)[0]
     last = text[text.rfind(_TRACEBACK) :]
     frames = [frame for frame in _FRAME.findall(last) if _is_of_users(frame[0], folder)]
@@ -92,9 +94,9 @@ def classify_failure(failure: str, *, folder: str | None = None) -> Failure:
 def classify_exception(error: BaseException, *, folder: str | None = None) -> Failure:
     """Return what an exception means that came before there was a query, from the user's function or from Spark."""
     if isinstance(error, ClientError) and not is_transient(error):
-        return Failure(kind=FailureKind.PERMANENT, message=str(error))
+        return Failure(kind=FailureKind.PERMANENT, message=str(error), exception=type(error))
     if isinstance(error, UserError):
-        return Failure(kind=failure_kind(type(error)), message=str(error))
+        return Failure(kind=failure_kind(type(error)), message=str(error), exception=type(error))
     text = "".join(traceback.format_exception(error))
     if find_exception(text) is not None:
         return classify_failure(text, folder=folder)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from logmark.clock import Clock, SystemClock
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.status import RunState
-from logmark.spark.pipelines.supervisor import Supervisor, has_spark_died
+from logmark.spark.pipelines.supervisor import NextStep, Supervisor, has_spark_died, no_next_step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,12 +29,22 @@ class PipelineRunner:
         *,
         available_now: bool = False,
         say: Callable[[str], None] = print,
+        next_step: NextStep = no_next_step,
         clock: Clock | None = None,
     ) -> None:
+        """Take jobs whose messages `say` shows, and what adds to them what a person may do about an error."""
         clock = clock or SystemClock()
         self._spark = spark
         self.supervisors = [
-            Supervisor(job, spark, available_now=available_now, clock=clock, random=random.random, say=say)
+            Supervisor(
+                job,
+                spark,
+                available_now=available_now,
+                clock=clock,
+                random=random.random,
+                say=say,
+                next_step=next_step,
+            )
             for job in jobs
         ]
 

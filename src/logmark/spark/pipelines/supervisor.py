@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from logmark.clock import Clock
 from logmark.errors import LogmarkError, UserError
 from logmark.spark.checkpoint import committed_batch, is_between_batches, read_position
-from logmark.spark.errors import FailureKind
+from logmark.spark.errors import FailureKind, PublicationStarted
 from logmark.spark.pipelines.background_task import BackgroundTask
 from logmark.spark.pipelines.declaration import Version
 from logmark.spark.pipelines.failed_record import describe_failed_record
@@ -31,9 +31,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+# Returns what a person may do about an exception of this package in a pipeline; empty if there is nothing to add.
+NextStep = Callable[[type[BaseException], Job], str]
+
 _WRITE_EVERY_MS = 1000
 # A run that is to end does not try for ever.
 ATTEMPTS_MAX = 10
+
+
+def no_next_step(exception: type[BaseException], job: Job) -> str:
+    """Add nothing to a message."""
+    return ""
 
 
 class Supervisor:
@@ -48,6 +56,7 @@ class Supervisor:
         clock: Clock,
         random: Callable[[], float],
         say: Callable[[str], None],
+        next_step: NextStep = no_next_step,
     ) -> None:
         self.job = job
         self._spark = spark
@@ -55,6 +64,7 @@ class Supervisor:
         self._clock = clock
         self._random = random
         self._say = say
+        self._next_step = next_step
         self._state = RunState.STARTING
         self._since_ms = clock.now_ms()
         self._live_lock = contextlib.ExitStack()
@@ -243,6 +253,8 @@ class Supervisor:
     def _handle_failure(self, failure: Failure) -> None:
         self._query = None
         now_ms = self._clock.now_ms()
+        if failure.exception is not None and not failure.remedy:
+            failure = replace(failure, remedy=self._next_step(failure.exception, self.job))
         self._error, self._error_ms = failure.describe(), now_ms
         if failure.kind is FailureKind.SUPERSEDED:
             # The replay that takes over waits for the lock.
@@ -282,13 +294,11 @@ class Supervisor:
             self._restore_group()
             self._start()
             return
-        unfinished = (
-            f" The replay that builds version {record.building} is not finished: resume it with `logmark pipelines "
-            f"replay {self.name} --resume`."
-            if record.building is not None and find_irrevocable_replay(home) is None
-            else ""
-        )
-        self._fail(f"{self._error}{unfinished}")
+        message = self._error or ""
+        if record.building is not None and find_irrevocable_replay(home) is None:
+            unfinished = f"The replay that builds version {record.building} is not finished."
+            message = " ".join([message, unfinished, self._next_step(PublicationStarted, self.job)]).rstrip()
+        self._fail(message)
 
     def _reload(self) -> bool:
         """Load the file again, because the new version was built with the code of now; return False if that fails."""

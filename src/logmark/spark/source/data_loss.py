@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from logmark.names import TopicPartition
+from logmark.spark.errors import RecordsLost
 from logmark.spark.source.offset_specs import LogEdge, OffsetSpec, TimeAgo
 from logmark.spark.source.position import Offsets
 from logmark.spark.source.ranges import Bounds
@@ -64,16 +65,11 @@ def describe_losses(lost: list[Loss]) -> str:
     return f"At most {every} deleted before this query read them: {shown}{more}"
 
 
-def refuse_losses(lost: list[Loss], group: str) -> str:
-    """Return the message that ends a query which may not skip lost records."""
-    numbers: dict[str, list[str]] = {}
-    for one in lost:
-        numbers.setdefault(one.partition.topic, []).append(str(one.partition.partition))
-    topics = " ".join(f"--topic {topic}:{','.join(partitions)}" for topic, partitions in numbers.items())
-    return (
+def refuse_losses(lost: list[Loss], group: str) -> RecordsLost:
+    """Return the error that ends a query which may not skip lost records."""
+    return RecordsLost(
         f"{describe_losses(lost)}. Nothing was skipped: group {group} was not moved. To continue without them, set "
-        "failOnDataLoss to false, or auto.offset.reset to earliest or latest, or move the group: "
-        f"logmark offsets reset {group} {topics} --to-earliest."
+        "failOnDataLoss to false, or auto.offset.reset to earliest or latest, or move the group."
     )
 
 

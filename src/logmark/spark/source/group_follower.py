@@ -404,7 +404,7 @@ class GroupFollower:
         if not lost:
             return {}
         if edge is None:
-            raise UserError(refuse_losses(lost, self._group))
+            raise refuse_losses(lost, self._group)
         log.warning(
             "%s. Group %s continues at %s, as the options say.", describe_losses(lost), self._group, describe_spec(edge)
         )

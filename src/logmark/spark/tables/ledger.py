@@ -27,7 +27,7 @@ from typing import Any
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.errors import Superseded
+from logmark.spark.errors import Superseded, TableGone, TableReplaced
 from logmark.spark.source.position import Offsets, Position
 from logmark.spark.tables.intervals import Intervals, merge_intervals
 from logmark.spark.tables.modes import APPEND, MODES, REPLACE, UPSERT
@@ -221,7 +221,7 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
 
 
 def _check_beginning(batch: Batch, table: str) -> None:
-    """Raise UserError if a table without batches would start in the middle with this one."""
+    """Raise TableGone if a table without batches would start in the middle with this one."""
     group = batch.position.group
     where = f" ({batch.checkpoint})" if batch.checkpoint is not None else ""
     gone = (
@@ -230,15 +230,15 @@ def _check_beginning(batch: Batch, table: str) -> None:
         "written. Put the table back, or name its path again."
     )
     if batch.is_stateful and batch.number > 0:
-        raise UserError(
+        raise TableGone(
             f"{gone} Otherwise build it again from the beginning, as a new version (logmark pipelines replay), or "
-            f"without a pipeline by taking the query's checkpoint away{where} and resetting its group (logmark offsets "
-            f"reset {group} --all-topics --to-earliest)."
+            f"without a pipeline by taking the query's checkpoint away{where} and resetting its group {group} to the "
+            "earliest offsets."
         )
     if batch.is_continued and not batch.is_stateful:
-        raise UserError(
-            f"{gone} To let a new one begin, reset the group to where it shall begin (logmark offsets reset {group} "
-            f"--all-topics --to-earliest), take the query's checkpoint away{where} and start it again."
+        raise TableGone(
+            f"{gone} To let a new one begin, reset the group {group} to where it shall begin, for example to the "
+            f"earliest offsets, take the query's checkpoint away{where} and start it again."
         )
 
 
@@ -313,11 +313,10 @@ def _check_no_gap(ledger: Ledger, one: Batch, table: str) -> None:
             remedy = (
                 "Build it again as a new version beside the old one (logmark pipelines replay)."
                 if one.is_stateful
-                else f"Reset group {batch.group} to {end} there (logmark offsets reset {batch.group} --topic "
-                f"{partition.topic}:{partition.partition} --to-offset {end}), take the query's checkpoint away"
+                else f"Reset group {batch.group} to {end} there, take the query's checkpoint away"
                 f"{f' ({one.checkpoint})' if one.checkpoint is not None else ''} and start it again."
             )
-            raise UserError(
+            raise (UserError if one.is_stateful else TableReplaced)(
                 f"The table {table} ends at offset {end} of {partition}, but the batch starts at "
                 f"{batch.first[partition]}: the table was replaced or restored behind the query's back. Nothing was "
                 f"written. {remedy}"

@@ -16,6 +16,7 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.checkpoint import resume_position
+from logmark.spark.errors import LiveVersionBusy
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.live_query import hold_live_lock
 from logmark.spark.pipelines.replay.state import load_state
@@ -47,7 +48,7 @@ def fence_live_version(
 ) -> Iterator[None]:
     """Hold the live lock, once the process that runs the live version has stopped.
 
-    Raises UserError if that process does not end its batch within `wait_s`.
+    Raises LiveVersionBusy if that process does not end its batch within `wait_s`.
     """
     deadline = time.monotonic() + wait_s
     has_said = False
@@ -58,9 +59,9 @@ def fence_live_version(
                 break
             except UserError as error:
                 if time.monotonic() > deadline:
-                    raise UserError(
-                        f"{error} It did not end its batch within {wait_s:.0f} s. The new version is kept: resume the "
-                        f"replay with `logmark pipelines replay {job.name} --resume`."
+                    raise LiveVersionBusy(
+                        f"{error} It did not end its batch within {wait_s:.0f} s. The new version is kept, and the "
+                        "replay can be resumed."
                     ) from None
             if not has_said:
                 has_said = True

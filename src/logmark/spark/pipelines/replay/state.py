@@ -14,7 +14,7 @@ from typing import Any
 from logmark.client.answers import Committed
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.errors import Superseded
+from logmark.spark.errors import LiveVersionReplaced
 from logmark.spark.pipelines.home import Home, write_file
 from logmark.spark.source.offset_maps import flatten_by_partition, nest_by_topic
 from logmark.spark.source.position import Offsets
@@ -176,14 +176,13 @@ def find_irrevocable_replay(home: Home) -> ReplayState | None:
 
 
 def check_live_may_run(home: Home) -> None:
-    """Raise Superseded if a replay is publishing the version that replaces the live one."""
+    """Raise LiveVersionReplaced if a replay is publishing the version that replaces the live one."""
     state = find_irrevocable_replay(home)
     if state is not None:
-        raise Superseded(
+        raise LiveVersionReplaced(
             f"A replay is publishing version {state.version} of {home.name} and is not finished: version "
             f"{home.record().live} must not run any more, because it would repeat what was published already. Nothing "
-            f"was read or written. Resume the replay with `logmark pipelines replay {home.name} --resume`, and start "
-            "the pipeline then."
+            "was read or written."
         )
 
 
