@@ -11,7 +11,7 @@ import pytest
 from logmark.backup.directory_copier import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.client.client import Client
-from logmark.errors import UserError
+from logmark.errors import DataDirectoryUnusable, UserError
 from logmark.log.clean_stop import CLEAN
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
@@ -474,6 +474,34 @@ def test_the_cluster_id_is_kept_unless_a_new_one_is_asked_for(tmp_path: Path, br
     with Broker(OUR_SETTINGS, data_dir=str(other)) as broker, Client(broker.bootstrap_servers) as client:
         assert cluster_id(other) == client.metadata().cluster_id
         assert "orders" in client.metadata().topics
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_served"),
+    [
+        (b"version=1", b"version=9", False),
+        (b"version=1", b"version=1\n#\xff\xfe", True),
+        (b"version=1", b"version=1\n\xc8\x96\xff", True),
+        (b"directory.id=", b"directory.jd=", False),
+    ],
+)
+def test_a_backup_accepts_the_ids_of_a_directory_that_a_start_accepts_and_no_others(
+    tmp_path: Path, broker: Broker, before: bytes, after: bytes, is_served: bool
+) -> None:
+    broker.create_topic("orders")
+    broker.stop()
+    meta = tmp_path / "data" / "meta.properties"
+    meta.write_bytes(meta.read_bytes().replace(before, after))
+
+    def is_accepted(action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except DataDirectoryUnusable:
+            return False
+        return True
+
+    assert is_served is is_accepted(lambda: copy_directory(tmp_path / "data", tmp_path / "backup"))
+    assert is_served is is_accepted(broker.start)
 
 
 # A broker that crashed

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from logmark import properties
 from logmark.backup.manifest import DIRECTORY, Damage, Manifest
 from logmark.backup.manifest_draft import Draft, PartitionDraft, SegmentDraft
 from logmark.backup.segment_walk import walk
@@ -26,7 +25,7 @@ from logmark.disk.file_system import File, FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import DirectoryOfKafka, Malformed, UserError
-from logmark.log import checkpoints, log_starts, recovery_preview
+from logmark.log import checkpoints, identity, log_starts, recovery_preview
 from logmark.log.added_files import check_all_owners, find_all, set_aside
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
@@ -35,7 +34,7 @@ from logmark.log.clean_stop import CLEAN, CleanStop
 from logmark.log.directory import LOCK
 from logmark.log.folder import METADATA
 from logmark.log.folders import PartitionFolders
-from logmark.log.identity import META
+from logmark.log.identity import META, Identity
 from logmark.log.index import OffsetIndex
 from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.missing_segments import known_start
@@ -69,8 +68,8 @@ class DirectoryCopier:
         """Refuse what is no data directory of ours."""
         self._path = path
         self._clock = clock
-        self._meta = _meta(path)
         self._files: FileSystem = ReadOnlyFileSystem()
+        self._owner = _identify(path, self._files)
         # Of a crashed directory: the disk with the WAL replayed on top of it, and the ends that the WAL proves.
         self._overlay: OverlayFileSystem | None = None
         self._recovered_ends: dict[TopicPartition, int] = {}
@@ -160,8 +159,8 @@ class DirectoryCopier:
         draft = Draft(
             kind=DIRECTORY,
             source=self._path,
-            cluster_id=self._meta["cluster.id"],
-            node_id=int(self._meta["node.id"]),
+            cluster_id=self._owner.cluster_id,
+            node_id=self._owner.node_id,
         )
         catalog = self._catalog()
         store.begin(draft, expect=expect)
@@ -547,8 +546,8 @@ def _make_durable(descriptor: int) -> None:
             raise
 
 
-def _meta(path: str) -> dict[str, str]:
-    """Return meta.properties of a directory of ours; raise UserError if it is none."""
+def _identify(path: str, files: FileSystem) -> Identity:
+    """Return the identity of a directory of ours; raise UserError if it is none, or no start would accept it."""
     if not os.path.isdir(path):
         what = "is not a directory" if os.path.exists(path) else "does not exist"
         raise UserError(f"The data directory {path} {what}. Nothing was copied.", exit_code=2)
@@ -561,7 +560,4 @@ def _meta(path: str) -> dict[str, str]:
         raise UserError(
             f"{path} is no data directory of Logmark: it has no {CATALOG}. Nothing was copied.", exit_code=2
         )
-    meta = properties.read(f"{path}/{META}")
-    if "cluster.id" not in meta or not meta.get("node.id", "").isdigit():
-        raise UserError(f"{path}/{META} is not whole. Nothing was copied. Restore that file from a copy.")
-    return meta
+    return identity.read(path, files)

@@ -29,9 +29,7 @@ def read_or_create(path: str, files: FileSystem, names: Sequence[str]) -> Identi
     Raises DataDirectoryUnusable if it is Apache Kafka's, holds other folders, or its meta.properties cannot be used.
     """
     _check_ownership(path, files, names)
-    if META in names:
-        meta = _read(path, files)
-    else:
+    if META not in names:
         meta = {
             "cluster.id": checkpoints.id_text(catalog.new_id()),
             "directory.id": checkpoints.id_text(catalog.new_id()),
@@ -39,7 +37,7 @@ def read_or_create(path: str, files: FileSystem, names: Sequence[str]) -> Identi
             "version": "1",
         }
         files.write_atomically(f"{path}/{META}", properties.write(meta))
-    return Identity(meta["cluster.id"], meta["directory.id"], int(meta["node.id"]))
+    return read(path, files)
 
 
 def _check_ownership(path: str, files: FileSystem, names: Sequence[str]) -> None:
@@ -64,7 +62,13 @@ def _is_ours(folder: str) -> bool:
     return is_partition or folder_names.is_deleted(folder) or folder_names.is_stray(folder)
 
 
-def _read(path: str, files: FileSystem) -> dict[str, str]:
+def read(path: str, files: FileSystem) -> Identity:
+    """Return the identity of a directory; raise DataDirectoryUnusable if its meta.properties cannot be used.
+
+    A start and a backup read the same, so that each directory that can be served can also be copied, and no other.
+    """
+    if not files.exists(f"{path}/{META}"):
+        raise DataDirectoryUnusable(f"{path}/{META} is missing. Nothing was changed. Restore that file from a copy.")
     meta = properties.parse(files.read(f"{path}/{META}").decode("utf-8", "replace"))
     missing = {"cluster.id", "directory.id", "node.id", "version"} - meta.keys()
     if missing:
@@ -75,7 +79,7 @@ def _read(path: str, files: FileSystem) -> dict[str, str]:
     elif not meta["node.id"].isdecimal():
         problem, remedy = f"has the node.id {meta['node.id']!r}", "Restore that file from a copy"
     else:
-        return meta
+        return Identity(meta["cluster.id"], meta["directory.id"], int(meta["node.id"]))
     raise DataDirectoryUnusable(
         f"{path}/{META} {problem}. Nothing was changed. {remedy}, or choose another directory."
     )
