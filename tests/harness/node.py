@@ -36,7 +36,7 @@ SETTINGS = {
     "group.min.session.timeout.ms": "100",
     "auto.create.topics.enable": "false",
     "log.initial.task.delay.ms": "200",
-    "log.retention.check.interval.ms": "200",
+    "log.retention.check.interval.ms": "1000",
     "offsets.retention.check.interval.ms": "2000",
 }
 
