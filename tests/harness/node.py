@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from tests.harness import distribution
 from tests.harness.tools import SERVER, STORAGE, java_command, run_tool
 
-JVM = ("-Xlog:disable", "-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+JVM = ("-Xlog:disable", "-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 # What a test wants shorter than an operator does; everything else is Apache Kafka's default.
 SETTINGS = {
