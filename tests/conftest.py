@@ -66,13 +66,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without looking for garbage, and never look at the modules and items again: they stay to the end."""
+    """Collect without looking for garbage, and never look at the modules and items again: they stay to the end.
+
+    The tests make few cycles, so the collector looks for some after 10,000 new objects and not after 700.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -31,7 +31,8 @@ class FileScheduler(LoadFileScheduling):
 @functools.cache
 def unit_of(file: str) -> str:
     """What is given out as a whole: a test file, or all that use Spark."""
-    return SPARK if _USES_SPARK.search((REPOSITORY / file).read_text()) else file
+    text = (REPOSITORY / file).read_text()
+    return SPARK if "SparkSession" in text and _USES_SPARK.search(text) else file
 
 
 def rank_of(file: str) -> int:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from tests.harness import distribution
 from tests.harness.tools import SERVER, STORAGE, java_command, run_tool
 
-JVM = ("-Xlog:disable", "-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+JVM = ("-Xlog:disable", "-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 # What a test wants shorter than an operator does; everything else is Apache Kafka's default.
 SETTINGS = {
@@ -36,7 +36,7 @@ SETTINGS = {
     "group.min.session.timeout.ms": "100",
     "auto.create.topics.enable": "false",
     "log.initial.task.delay.ms": "200",
-    "log.retention.check.interval.ms": "200",
+    "log.retention.check.interval.ms": "1000",
     "offsets.retention.check.interval.ms": "2000",
 }
 

@@ -14,11 +14,12 @@ OUR_SETTINGS = {
     "auto.create.topics.enable": "false",
     "group.min.session.timeout.ms": "100",
     "log.initial.task.delay.ms": "200",
-    "log.retention.check.interval.ms": "200",
+    "log.retention.check.interval.ms": "1000",
     "offsets.retention.check.interval.ms": "2000",
 }
-# Rarer on brokers that many tests share: a check between two requests takes away a group that has no offset yet.
-OWN_SETTINGS = {"offsets.retention.check.interval.ms": "200"}
+# Rarer on brokers that many tests share: a check between two requests takes away a group that has no offset yet, and
+# one of hundreds of topics takes time from all tests.
+OWN_SETTINGS = {"log.retention.check.interval.ms": "200", "offsets.retention.check.interval.ms": "200"}
 
 
 class RestartableBroker:

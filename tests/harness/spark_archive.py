@@ -18,7 +18,7 @@ from tests.harness.distribution import REPOSITORY, KafkaUnavailable, cache_folde
 # come from jars that many others have verified. A JVM that cannot use the archive would say so on standard output.
 OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    "-Xlog:disable"
+    "-XX:-UsePerfData -Xlog:disable"
 )
 
 

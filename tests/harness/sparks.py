@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # What costs a test that reads a hundred records more than it tells: tasks beside the first, a query without records
-# that asks for some a hundred times a second, and checkpoint files through Hadoop's FileContext, which starts eight
-# processes (readlink) for each. Tests that kill Spark, the cluster and the demo use Spark's default for checkpoints.
+# that asks for some a hundred times a second, code that is generated and compiled for each expression, and checkpoint
+# files through Hadoop's FileContext, which starts eight processes (readlink) for each. Tests that kill Spark, the
+# cluster and the demo use Spark's defaults for the code and for checkpoints.
 FEW = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -28,7 +28,7 @@ SERVER = "kafka.Kafka"
 GATEWAY = "py4j.GatewayServer"
 
 # -Xlog:disable: a class archive of another JVM would be reported on standard output, among the tool's own lines.
-QUICK_JVM = ("-Xlog:disable", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+QUICK_JVM = ("-Xlog:disable", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-XX:-UsePerfData")
 
 
 class HasAddress(Protocol):
