@@ -50,8 +50,7 @@ class Write:
             data = random.Random(self.number).randbytes(len(data))
         if not data:
             return content
-        before, rest = content[: self.at], memoryview(content)[self.at + len(data) :]
-        return b"".join((before, bytes(self.at - len(before)), data, rest))
+        return content[: self.at].ljust(self.at, b"\0") + data + content[self.at + len(data) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +107,14 @@ _ROOT = 0
 
 @dataclass(frozen=True, slots=True)
 class PowerLoss:
-    """One way to lose power: what became of each change that was not synced.
-
-    Of those not named in `fates`, the ones with a smaller number than `kept_below` are kept, and the rest is `other`.
-    """
+    """One way to lose power: what became of each change that was not synced; of those not named, `other`."""
 
     name: str
     fates: Mapping[int, Fate]
     other: Fate = Fate.KEPT
-    kept_below: int = 0
 
     def fate(self, change: Change) -> Fate:
-        return self.fates.get(change.number, Fate.KEPT if change.number < self.kept_below else self.other)
+        return self.fates.get(change.number, self.other)
 
 
 class CrashFile:
@@ -223,7 +218,8 @@ class CrashFileSystem:
         for at, change in enumerate(changes):
             yield PowerLoss(f"{type(change).__name__} {change.number} lost", {change.number: Fate.LOST})
             if at:
-                yield PowerLoss(f"the first {at} kept", {}, Fate.LOST, kept_below=change.number)
+                kept = {earlier.number: Fate.KEPT for earlier in changes[:at]}
+                yield PowerLoss(f"the first {at} kept", kept, Fate.LOST)
 
     def any_power_loss(self, choose: random.Random) -> PowerLoss:
         """Return any other state: each change has a fate of its own."""
@@ -239,17 +235,15 @@ class CrashFileSystem:
         for key, node in self._nodes.items():
             if not node.pending:
                 continue
-            fates = [loss.fate(change) for change in node.pending]
-            is_kept = all(fate is Fate.KEPT for fate in fates)
             if isinstance(node, _File):
-                content = node.content if is_kept else node.synced
-                for change, fate in () if is_kept else zip(node.pending, fates, strict=True):
-                    content = change.after(content, fate)
+                content = node.synced
+                for change in node.pending:
+                    content = change.after(content, loss.fate(change))
                 copy._nodes[key] = _File(content, content)
             else:
-                entries = node.entries if is_kept else node.synced
-                for name, fate in () if is_kept else zip(node.pending, fates, strict=True):
-                    entries = name.after(entries, fate)
+                entries = node.synced
+                for name in node.pending:
+                    entries = name.after(entries, loss.fate(name))
                 copy._nodes[key] = _Directory(entries, entries)
         return copy
 

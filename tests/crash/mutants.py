@@ -47,14 +47,13 @@ def sync_sites() -> list[SyncSite]:
     for path in sorted(path for path in FOLDER.rglob("*.py") if path.stem not in TOOLS):
         module = ".".join(path.relative_to(FOLDER).with_suffix("").parts)
         for function, node in _attributes(ast.parse(path.read_text()), ""):
-            if node.attr not in SYNCS or not isinstance(node.ctx, ast.Load):
-                continue
             if module in COMPACTION or function in COMPACTION:
                 continue
             site = (module, function, node.lineno, node.col_offset, ast.unparse(node))
             if function in ELSEWHERE or f"{function}: {site[-1]}" in ELSEWHERE:
                 continue
-            found.append(SyncSite(*site))
+            if node.attr in SYNCS and isinstance(node.ctx, ast.Load):
+                found.append(SyncSite(*site))
     return found
 
 

@@ -6,7 +6,6 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from logmark.clock import ManualClock
 from logmark.disk.file_system import FileSystem
@@ -248,7 +247,7 @@ class ScriptRun:
         self.promises.check(self.driver)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Crash:
     """One crash of a run: at a moment, how, and whether the recovery crashes too."""
 
@@ -256,13 +255,9 @@ class Crash:
     loss: PowerLoss | None
     again: int | None = None
 
-    @cached_property
-    def _left(self) -> CrashFileSystem:
-        return self.moment.disk if self.loss is None else self.moment.disk.after(self.loss)
-
     def disk(self) -> CrashFileSystem:
-        """Return the disk as the crash leaves it, to be changed by the caller alone."""
-        return self._left.killed()
+        """Return the disk as the crash leaves it."""
+        return self.moment.disk.killed() if self.loss is None else self.moment.disk.after(self.loss)
 
     @property
     def state(self) -> int:
@@ -270,7 +265,7 @@ class Crash:
         topics = self.moment.promises.topics.items()
         told = [(name, [(log.acknowledged, log.start) for log in topic.partitions]) for name, topic in topics]
         unsynced = self.loss is None and [change.number for change in self.moment.disk.unsynced()]
-        return hash((frozenset(self._left.image().items()), str(told), str(unsynced), self.again))
+        return hash((frozenset(self.disk().image().items()), str(told), str(unsynced), self.again))
 
     @property
     def kind(self) -> str:
