@@ -1,5 +1,6 @@
 """What a stage shows is what ran there: the code, its output, the commands, and the broker's own numbers."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -127,3 +128,13 @@ def test_nothing_of_the_user_is_read_or_written(
     assert before == dict(os.environ)
     assert ["logmark.toml"] == [path.name for path in tmp_path.rglob("*")]
     assert not folder.exists()
+
+
+def test_what_the_broker_of_the_tour_warns_of_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    broker_log = logging.getLogger("logmark.broker.loop_watchdog")
+    with open_stage(lambda element: None, run_logmark):
+        broker_log.warning("The event loop was held for 61 ms.")
+        broker_log.error("The disk has failed.")
+    broker_log.warning("The broker of somebody else is busy.")
+
+    assert ["The disk has failed.", "The broker of somebody else is busy."] == caplog.messages

@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import io
 import linecache
+import logging
 import os
 import re
 import subprocess
@@ -213,12 +214,25 @@ def open_stage(show: Show, logmark: Logmark) -> Iterator[Stage]:
     """Open a stage with a broker of its own, on a free port and in a temporary folder that is removed at the end."""
     # Clicks of 2024 must not expire in the middle of a sentence.
     with (
+        _without_warnings(),
         tempfile.TemporaryDirectory(prefix="logmark-tour-") as home,
         Broker({"log.retention.ms": "-1"}) as broker,
         Client(broker.bootstrap_servers) as client,
         _surroundings(broker.bootstrap_servers, home),
     ):
         yield Stage(broker, client, show=show, logmark=logmark)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep away from the learner what the tour's own broker warns of, such as the slow turns of a busy machine."""
+    logger = logging.getLogger("logmark.broker")
+    kept = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(kept)
 
 
 @contextlib.contextmanager
