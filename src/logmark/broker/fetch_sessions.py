@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): a client that fetches the same partitions again sends only what changed.
 
-Sessions outlive the connections that began them, so their number and their memory have limits of their own. A client without
-a session sends all of its partitions with every fetch.
+Sessions outlive the connections that began them, so their number and their memory have limits of their own. A client
+without a session sends all of its partitions with every fetch.
 """
 
 import secrets
