@@ -30,7 +30,11 @@ PARTITIONS = (1, 4, 32, 256, 1000)
 WORKS = ("start", "clients", *matrix.WORKS)
 PAIRS = ((OS, DEFAULT), (SYNC, DEFAULT), (SYNC, FLUSHED))
 # What the kernel takes for the same bytes if the server does nothing else: no broker can be far below.
-SENDS = {"a bare send from memory": machine.send_from_memory, "a bare sendfile": machine.send_file}
+SENDS = {
+    "a bare send from memory": machine.send_from_memory,
+    "a bare read, check and send": machine.send_checked,
+    "a bare sendfile": machine.send_file,
+}
 FETCHES = ("fetch_batches", "fetch_by_readers")
 FIXTURES = {"logmark": "logmark.testing", "mock": "librdkafka's mock"}
 # A single connection cannot share a sync, so its goal is another: see OS_AND_SYNC.

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from logmark.wire import columns
+
 # What is sent at once, and the file that it is sent from.
 _PIECE_BYTES = 1 << 20
 _FILE_BYTES = 256 << 20
@@ -111,14 +113,30 @@ def send_from_memory(folder: Path, size: int) -> float:
     return _send(size, lambda connection, _: connection.send(data))
 
 
+def send_checked(folder: Path, size: int) -> float:
+    """Return the processor seconds for each GB of a cached file that a bare server reads, checks and sends."""
+    piece = bytearray(_PIECE_BYTES)
+
+    def send(connection: socket.socket, descriptor: int, position: int) -> int:
+        os.preadv(descriptor, [piece], position)
+        columns.crc32c(piece, 0, len(piece))
+        return connection.send(piece)
+
+    return _send_cached(folder, size, send)
+
+
 def send_file(folder: Path, size: int) -> float:
     """Return the processor seconds for each GB of a cached file that the kernel sends, as Apache Kafka lets it."""
+    return _send_cached(folder, size, lambda to, file, at: os.sendfile(to.fileno(), file, at, _PIECE_BYTES))
+
+
+def _send_cached(folder: Path, size: int, send: Callable[[socket.socket, int, int], int]) -> float:
     path = folder / "sent"
     path.write_bytes(os.urandom(_FILE_BYTES))
     descriptor = os.open(path, os.O_RDONLY)
     last = _FILE_BYTES - _PIECE_BYTES
     try:
-        return _send(size, lambda to, at: os.sendfile(to.fileno(), descriptor, at % last, _PIECE_BYTES))
+        return _send(size, lambda connection, sent: send(connection, descriptor, sent % last))
     finally:
         os.close(descriptor)
         path.unlink()
