@@ -11,6 +11,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from logmark.errors import ErrorCode, Refused
+from logmark.log.appender import Appended
 from logmark.wire import batches
 from tests.harness.searches import examples
 from tests.log.directory_driver import NOW_MS, PRODUCER_ID, TOPIC_ID, LogDriver, batch, values
@@ -263,6 +265,7 @@ TestPartition = PartitionMachine.TestCase
 COMPACTED = topic_settings(
     segment_bytes=400, index_interval_bytes=100, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01
 )
+PRODUCER_IDS = strategies.integers(PRODUCER_ID, PRODUCER_ID + 1)
 
 
 class CompactedMachine(RuleBasedStateMachine):
@@ -274,6 +277,8 @@ class CompactedMachine(RuleBasedStateMachine):
         self.driver = LogDriver(Path(self.folder.name))
         self.partition = self.driver.create(config=COMPACTED)
         self.written: list[tuple[bytes, bytes, int]] = []
+        # Of each producer's batches: the first sequence, the first offset and how many records there are.
+        self.sent: dict[int, list[tuple[int, int, int]]] = {}
 
     def teardown(self) -> None:
         self.driver.close()
@@ -289,6 +294,40 @@ class CompactedMachine(RuleBasedStateMachine):
             assert at == self.partition.append(made, now_ms=stamp).base_offset
             self.written.append((*record, stamp))
         self.driver.settle(self.partition)
+
+    @rule(producer_id=PRODUCER_IDS, keys=strategies.lists(strategies.integers(0, 4), min_size=1, max_size=4))
+    def produce(self, producer_id: int, keys: list[int]) -> None:
+        """Write all keys as one batch of an idempotent producer."""
+        self.driver.clock.advance(seconds=1)
+        stamp, base = self.driver.clock.now_ms(), len(self.written)
+        sent = self.sent.setdefault(producer_id, [])
+        sequence = sum(count for _, _, count in sent)
+        self.written += [(b"key %d" % key, b"value %d" % (base + at), stamp) for at, key in enumerate(keys)]
+        assert base == self.send(producer_id, sequence, base, len(keys)).base_offset
+        sent.append((sequence, base, len(keys)))
+        self.driver.settle(self.partition)
+
+    @rule(producer_id=PRODUCER_IDS, ago=strategies.integers(0, 6))
+    def send_again(self, producer_id: int, ago: int) -> None:
+        """Retry a batch: the last one is known, an earlier one may be, and neither is written again."""
+        sent = self.sent.get(producer_id, [])
+        if len(sent) <= ago:
+            return
+        sequence, base, count = sent[-1 - ago]
+        try:
+            appended = self.send(producer_id, sequence, base, count)
+        except Refused as refused:
+            assert (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, True) == (refused.code, ago > 0)
+        else:
+            assert (base, base + count - 1, True) == (appended.base_offset, appended.last_offset, appended.is_duplicate)
+
+    def send(self, producer_id: int, sequence: int, base: int, count: int) -> Appended:
+        records = [(key, value) for key, value, _ in self.written[base : base + count]]
+        stamp = self.written[base][2]
+        made = batches.build(
+            records, timestamp_ms=stamp, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
+        )
+        return self.partition.append(batches.own(made), now_ms=self.driver.clock.now_ms())
 
     @rule()
     def compact(self) -> None:
