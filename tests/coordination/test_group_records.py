@@ -194,3 +194,19 @@ def test_no_bytes_are_anything_but_a_fact_or_malformed(key: bytes, value: bytes,
     for head in (b"", b"\x00\x03"):
         with contextlib.suppress(Malformed):
             group_records.decode(kind.to_bytes(2, "big") + key, head + value)
+
+
+def test_a_description_of_a_record_names_the_fields_of_its_fact() -> None:
+    described = group_records.describe(OFFSET_KEY, COMMITTED_V3)
+
+    assert described["type"] == "OffsetCommitted"
+    assert (described["group"], described["topic"], described["offset"]) == ("analytics-team", "orders", 142)
+
+
+def test_a_description_of_a_record_that_keeps_no_fact_says_what_is_known_of_it() -> None:
+    share_group = bytes.fromhex("000b 0001") + b"g"
+
+    assert group_records.describe(share_group, None) == {"type": "group record of type 11", "is_tombstone": True}
+    assert group_records.describe(share_group, b"value")["is_tombstone"] is False
+    damaged = group_records.describe(OFFSET_KEY[:-1], COMMITTED_V3)
+    assert (damaged["type"], damaged["problem"]) == ("unreadable", "4 bytes wanted, 3 left")

@@ -3,7 +3,7 @@
 import base64
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from logmark.cli.options import Output, OutputFormat, example
 from logmark.cli.tables import json_line, write_line
 from logmark.coordination import group_records
 from logmark.disk.read_only import ReadOnlyFileSystem
-from logmark.errors import Malformed, UserError
+from logmark.errors import UserError
 from logmark.log.dump import Dump
 from logmark.log.dump_items import (
     BatchDamageItem,
@@ -71,7 +71,7 @@ def dump(
     write = _write_json if output is OutputFormat.JSON else _write_line
     try:
         for item in _limited(shown.of(os.path.abspath(path)), limit, {"record"} if records else {"batch", "wal_entry"}):
-            write(_decoded(item))
+            write(_with_meaning(item))
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be read: {error.strerror or error}.", exit_code=2) from error
 
@@ -91,18 +91,11 @@ def _limited(items: Iterator[Item], limit: int | None, counted: set[str]) -> Ite
             return
 
 
-def _decoded(item: Item) -> Item:
-    """Return the item; a record of the offsets topic gets its decoded key and value."""
+def _with_meaning(item: Item) -> Item:
+    """Return the item; a record of the offsets topic says what it keeps."""
     if not isinstance(item, RecordItem) or item.where.topic != OFFSETS_TOPIC:
         return item
-    try:
-        fact = group_records.decode(item.key, item.value)
-    except Malformed as error:
-        return replace(item, says={"type": "unreadable", "problem": str(error)})
-    if fact is None or not is_dataclass(fact):
-        kind = int.from_bytes((item.key or b"")[:2], "big", signed=True)
-        return replace(item, says={"type": f"group record of type {kind}", "is_tombstone": item.value is None})
-    return replace(item, says={"type": type(fact).__name__, **asdict(fact)})
+    return replace(item, says=group_records.describe(item.key, item.value))
 
 
 def _write_json(item: Item) -> None:

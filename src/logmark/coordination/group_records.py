@@ -5,7 +5,9 @@ value version 3. Read: every version that Kafka ever wrote; other record types a
 """
 
 import struct
+from dataclasses import asdict
 from sys import intern
+from typing import Any
 
 from logmark.coordination.facts import (
     Fact,
@@ -53,6 +55,18 @@ def decode(key: bytes | None, value: bytes | None) -> Fact | None:
         group = reader.text()
         return GroupForgotten(group=group) if value is None else _read_group(group, _Reader(value))
     return None
+
+
+def describe(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    """Return the fact that a record keeps by the names of its fields, and what is known of a record that keeps none."""
+    try:
+        fact = decode(key, value)
+    except Malformed as error:
+        return {"type": "unreadable", "problem": str(error)}
+    if fact is None:
+        record_type = int.from_bytes((key or b"")[:2], "big", signed=True)
+        return {"type": f"group record of type {record_type}", "is_tombstone": value is None}
+    return {"type": type(fact).__name__, **asdict(fact)}
 
 
 def _offset_key(fact: OffsetCommitted | OffsetForgotten) -> bytes:
