@@ -33,6 +33,7 @@ from logmark.log.segment_deletion import SegmentDeleter
 from logmark.log.segments import Segments
 from logmark.log.write_recovery import WriteRecovery
 from tests.broker.test_long_requests import Client, client_of, wait_for
+from tests.harness.patches import in_this_thread
 from tests.hostile.test_memory_of_clients import asks_fetch, connection_to
 from tests.log.directory_driver import NOW_MS, PRODUCER_ID, batch
 
@@ -191,7 +192,7 @@ def test_a_partition_is_freed_that_is_being_compacted(tmp_path: Path, monkeypatc
                 await append(partition, bytes(400_000))
             broker._committer.flusher.settle()
             # The cleaned segment is taken over, and its files wait for a flush that does not come.
-            monkeypatch.setattr(Flusher, "_begin", lambda flusher: None)
+            monkeypatch.setattr(Flusher, "_begin", in_this_thread(lambda flusher: None, Flusher._begin))
             running = asyncio.ensure_future(broker.cleaner.run())
             await wait_for(partial(is_swapping, partition), "nothing was cleaned")
             del partition

@@ -43,12 +43,14 @@ from logmark.broker.internal_partition import PartitionLog
 from logmark.broker.loops import new_event_loop
 from logmark.broker.server import Broker
 from logmark.coordination import runtime
+from logmark.coordination.facts import GroupOutcome
 from logmark.coordination.group import GroupListing
 from logmark.coordination.group_coordinator import GroupCoordinator
 from logmark.coordination.internal_log import LogBatch
 from logmark.errors import ErrorCode
 from logmark.log.partition import Partition
 from logmark.wire import batches, codecs, frames, messages, produce
+from tests.harness.patches import in_this_thread
 
 PARTITIONS = 2000
 TIMESTAMP_MS = 1_700_000_000_000
@@ -108,7 +110,7 @@ async def client_of(broker: Broker) -> AsyncIterator[Client]:
 
 
 class TurnCounter:
-    """Counts calls in each turn of the event loop."""
+    """Counts calls in each turn of the event loop of this thread."""
 
     def __init__(self) -> None:
         self.calls: Counter[int] = Counter()
@@ -125,7 +127,7 @@ class TurnCounter:
             self.calls[self._turn] += 1
             return called(*arguments, **options)
 
-        monkeypatch.setattr(owner, name, counted)
+        monkeypatch.setattr(owner, name, in_this_thread(counted, called))
 
     @property
     def most(self) -> int:
@@ -790,7 +792,7 @@ def test_a_large_commit_is_one_batch_unless_it_has_much_metadata(
         return append(internal_log, batch, now_ms=now_ms)
 
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
-        monkeypatch.setattr(PartitionLog, "append", noted)
+        monkeypatch.setattr(PartitionLog, "append", in_this_thread(noted, append))
         await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
         assert [PARTITIONS] == portions, "half of a commit can be seen, or lost"
         portions.clear()
@@ -810,15 +812,15 @@ def test_offsets_of_thousands_of_partitions_expire_and_are_forgotten_in_portions
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         applied, expire = TurnCounter(), GroupCoordinator.expire_offsets
         turning = asyncio.create_task(applied.run())
+
+        def expire_all(at: GroupCoordinator, *, now_ms: int, **options: Any) -> GroupOutcome:
+            return expire(at, now_ms=now_ms + 10**12, **options)
+
         for how in ("expire", "delete"):
             await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
             applied.count(monkeypatch, GroupCoordinator, "apply")
             if how == "expire":
-                monkeypatch.setattr(
-                    GroupCoordinator,
-                    "expire_offsets",
-                    lambda at, *, now_ms, **options: expire(at, now_ms=now_ms + 10**12, **options),
-                )
+                monkeypatch.setattr(GroupCoordinator, "expire_offsets", in_this_thread(expire_all, expire))
                 broker.groups._expire_offsets()
             else:
                 await broker.logs.delete_topics([lambda: broker.logs.find("wide")])
@@ -991,7 +993,7 @@ def test_a_request_of_many_megabytes_is_received_in_many_turns(tmp_path: Path, m
         end_turn(self)
 
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
-        monkeypatch.setattr(connection.Connection, "_end_turn", count)
+        monkeypatch.setattr(connection.Connection, "_end_turn", in_this_thread(count, end_turn))
 
         await client.ask(join_group, 3, **large_join(8 << 20))
 
@@ -1016,7 +1018,7 @@ def test_of_many_look_ups_by_time_few_are_under_way_and_a_connection_has_one(
         return found
 
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
-        monkeypatch.setattr(Partition, "look_up", counted)
+        monkeypatch.setattr(Partition, "look_up", in_this_thread(counted, look_up))
         topics = [
             list_offsets.schema.RequestTopic(
                 name="wide",

@@ -12,6 +12,7 @@ from logmark.log.partition import Partition
 from logmark.log.segment import Segment
 from logmark.log.wal import saved_entries
 from logmark.log.wal.log import FOLDER, WalLimits
+from tests.harness.patches import in_this_thread
 from tests.log.directory_driver import NOW_MS, LogDriver, batch, settings, values
 
 SMALL = settings(segment_bytes=300)
@@ -283,7 +284,7 @@ def test_a_log_whose_write_failed_does_not_keep_the_wal_from_the_others(
         append(self, *batch)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Segment, "append", fail)
+        patched.setattr(Segment, "append", in_this_thread(fail, append))
         with pytest.raises(LogFailed):
             broken.append(batch(b"refused"), now_ms=NOW_MS)
     assert broken in driver.committer.flusher.troubled

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from logmark.errors import LogFailed
 from logmark.log.segment import Segment
 from logmark.wire import batches
+from tests.harness.patches import in_this_thread
 from tests.harness.searches import examples
 from tests.log.directory_driver import NOW_MS, PRODUCER_ID, WAL_FILES, LogDriver, batch, settings, values
 
@@ -415,8 +416,8 @@ def test_without_syncs_a_log_that_comes_back_after_a_full_disk_keeps_what_was_wr
 
     with monkeypatch.context() as patched:
         # Some file systems need space to cut a file, too.
-        patched.setattr(Segment, "append", fail)
-        patched.setattr(Segment, "cut_torn", fail)
+        patched.setattr(Segment, "append", in_this_thread(fail, Segment.append))
+        patched.setattr(Segment, "cut_torn", in_this_thread(fail, Segment.cut_torn))
         with pytest.raises(LogFailed):
             partition.append(batch(b"refused"), now_ms=NOW_MS)
     driver.recover(partition)

@@ -16,6 +16,7 @@ from logmark.log.wal import log as wal
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WalLimits
 from logmark.wire import batches
+from tests.harness.patches import in_this_thread
 from tests.log.directory_driver import NOW_MS, TOPIC_ID, WAL_FILES, LogDriver, batch, settings, values
 from tests.log.stepped_workers import SteppedWorkers
 
@@ -446,7 +447,7 @@ def test_an_entry_of_a_file_that_cannot_be_looked_up_is_not_acknowledged_and_not
         raise PermissionError(errno.EACCES, "Permission denied")
 
     with monkeypatch.context() as patched:
-        patched.setattr(WalFile, "is_in_place", refuse)
+        patched.setattr(WalFile, "is_in_place", in_this_thread(refuse, WalFile.is_in_place))
         workers.writer.finish_job()
 
     assert 1 == log.high_watermark
