@@ -11,8 +11,11 @@ import pytest
 from logmark.backup.directory_copier import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.client.client import Client
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import DataDirectoryUnusable, UserError
-from logmark.log.clean_stop import CLEAN
+from logmark.log import checkpoints
+from logmark.log.checkpoints import SegmentList
+from logmark.log.clean_stop import CLEAN, write_mark
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
@@ -106,6 +109,15 @@ def test_a_second_run_copies_only_what_is_new(tmp_path: Path, broker: Broker) ->
     assert log_bytes(tmp_path / "data" / "orders-0") == log_bytes(tmp_path / "again" / "orders-0")
 
 
+def note_cleaned(data: Path, key: TopicPartition, offset: int) -> None:
+    """Say of a directory that was stopped cleanly that a partition was cleaned up to an offset."""
+    listed = SegmentList.decode((data / checkpoints.SEGMENTS).read_bytes())
+    cleaned = {key: offset}
+    (data / checkpoints.SEGMENTS).write_bytes(listed._replace(cleaned=cleaned).encode())
+    (data / checkpoints.CLEANED).write_bytes(checkpoints.write_offsets(cleaned))
+    write_mark(str(data), RealFileSystem())
+
+
 def test_a_log_with_holes_is_known_for_one_after_a_restore(tmp_path: Path, broker: Broker) -> None:
     broker.create_topic("orders", 1, SMALL)
     write(broker, [b"x" * 1000] * 5)
@@ -115,7 +127,7 @@ def test_a_log_with_holes_is_known_for_one_after_a_restore(tmp_path: Path, broke
     size = len(data) // 5
     # As compaction leaves it: the second record is gone.
     file.write_bytes(data[:size] + data[2 * size :])
-    (tmp_path / "data" / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 5\n")
+    note_cleaned(tmp_path / "data", ORDERS, 5)
 
     copy_directory(tmp_path / "data", tmp_path / "backup")
 
@@ -740,7 +752,7 @@ def test_a_segment_of_a_compacted_log_that_is_missing_is_named(tmp_path: Path, b
     broker.create_topic("orders", 1, SMALL)
     write(broker, [b"x" * 100_000] * 35)
     broker.stop()
-    (tmp_path / "data" / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 10\n")
+    note_cleaned(tmp_path / "data", ORDERS, 10)
     assert 0 == run("backup", str(tmp_path / "data"), str(tmp_path / "backup")).exit_code
     _, second, third, *_ = sorted((tmp_path / "data" / "orders-0").glob("*.log"))
     second.unlink()

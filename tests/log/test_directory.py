@@ -12,7 +12,7 @@ import pytest
 from logmark import properties
 from logmark.errors import UserError
 from logmark.log.checkpoints import SEGMENTS
-from logmark.log.log_starts import BESIDE_WAL
+from logmark.log.sealed_offsets import BESIDE_WAL
 from logmark.names import TopicPartition
 from logmark.wire.columns import crc32c
 from tests.log.directory_driver import NOW_MS, TOPIC_ID, LogDriver, batch, settings, topic_id, values
@@ -260,17 +260,16 @@ def test_a_topic_made_again_inherits_nothing_from_its_predecessor(driver: LogDri
         assert {0: b"new"} == values(again)
 
 
-def test_a_folder_of_another_topic_id_is_renamed_to_stray_and_kept(driver: LogDriver) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_folder_of_another_topic_id_is_refused_and_kept(driver: LogDriver, clean: bool) -> None:
     driver.append(driver.create(), b"precious")
-    driver.stop()
+    driver.stop(clean=clean)
 
-    again = driver.open().open_partition("clicks", 0, OTHER_ID, settings())
+    with pytest.raises(UserError, match="has the topic id"):
+        driver.open().open_partition("clicks", 0, OTHER_ID, settings())
 
-    assert 1 == again.log_end_offset, "its offsets are not given out again"
-    (aside,) = [path for path in driver.path.iterdir() if path.name.endswith("-stray")]
-    assert b"precious" in (aside / "00000000000000000000.log").read_bytes()
-    driver.stop()
-    assert driver.open().was_clean
+    driver.stop(clean=False)
+    assert {0: b"precious"} == values(driver.reopen(clean=False))
 
 
 def test_a_folder_that_a_crash_left_half_made_is_completed(driver: LogDriver) -> None:

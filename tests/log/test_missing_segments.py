@@ -30,13 +30,16 @@ LOOKS = [("recover", "--dry-run"), ("verify",)]
 COMMANDS = [*LOOKS, ("recover",)]
 
 
-def fill(driver: LogDriver) -> Partition:
-    """Write a log of several segments, all of them flushed."""
+def fill(driver: LogDriver, *, cleaned_to: int | None = None) -> Partition:
+    """Write a log of several segments, all of them flushed, of which compaction has cleaned a part if asked for."""
     partition = driver.create(config=SMALL)
     for number in range(END - 1):
         driver.append(partition, b"click %d" % number)
     driver.finish(partition)
     assert len(partition.segments) > 4
+    if cleaned_to is not None:
+        assert driver.directory is not None
+        driver.directory.note_cleaned(partition, cleaned_to)()
     return partition
 
 
@@ -172,9 +175,8 @@ def test_the_end_of_a_log_and_a_whole_log_that_are_missing_after_a_clean_stop_ar
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_log_that_was_compacted_may_lack_segments(driver: LogDriver, command: tuple[str, ...]) -> None:
-    data = leave(driver, fill(driver), "crashed")
+    data = leave(driver, fill(driver, cleaned_to=15), "crashed")
     take_away(data, 2)
-    (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
 
     done = look(data, command)
 
@@ -185,9 +187,8 @@ def test_a_log_that_was_compacted_may_lack_segments(driver: LogDriver, command: 
 def test_after_a_clean_stop_a_segment_of_a_compacted_log_is_missed_too(
     driver: LogDriver, command: tuple[str, ...],
 ) -> None:
-    data = leave(driver, fill(driver), "stopped")
+    data = leave(driver, fill(driver, cleaned_to=15), "stopped")
     first, following = take_away(data, 2)
-    (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
 
     done = look(data, command)
 
@@ -372,9 +373,8 @@ def test_damage_that_a_read_has_found_is_known_after_a_clean_stop_and_a_start(dr
 
 
 def test_a_reader_of_a_compacted_log_does_not_pass_over_a_missing_segment(driver: LogDriver) -> None:
-    data = leave(driver, fill(driver), "stopped")
+    data = leave(driver, fill(driver, cleaned_to=15), "stopped")
     first, following = take_away(data, 2)
-    (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
 
     errors = read_errors(driver.reopen(config=SMALL), range(first, following + 1))
 
@@ -394,9 +394,8 @@ def test_a_log_that_lacks_a_segment_is_not_compacted(driver: LogDriver, at: int)
 
 
 def test_a_compacted_log_is_loaded_though_it_ends_in_a_hole(driver: LogDriver) -> None:
-    data = leave(driver, fill(driver), "stopped")
+    data = leave(driver, fill(driver, cleaned_to=15), "stopped")
     first, _ = take_away(data, -1)
-    (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
     lacking = PartitionLog(driver.reopen(config=COMPACTED))
     with pytest.raises(Refused):
         list(lacking.read())

@@ -7,7 +7,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
-from logmark.log.log_starts import BESIDE_WAL
+from logmark.log.sealed_offsets import BESIDE_WAL
 from logmark.log.segment import Segment
 from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, batch, settings, values
 

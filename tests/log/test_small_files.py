@@ -13,15 +13,38 @@ from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, text_of_id
 from logmark.log.group_commit import Durability
 from logmark.log.identity import META
-from logmark.log.log_starts import BESIDE_WAL
+from logmark.log.partition import Partition
+from logmark.log.sealed_offsets import BESIDE_WAL
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from tests.cli.conftest import run
 from tests.harness.crashed import tree
-from tests.log.directory_driver import TOPIC_ID, LogDriver
-from tests.log.test_missing_segments import END, FOLDER, SMALL, STATES, fill, leave, read_errors, take_away
+from tests.log.directory_driver import TOPIC_ID, LogDriver, settings
+from tests.log.test_compaction_takeover import records
+from tests.log.test_missing_segments import (
+    END,
+    FOLDER,
+    SMALL,
+    STATES,
+    fill,
+    leave,
+    read_errors,
+    stop,
+    take_away,
+)
 
 START = 12
+COMPACTED = settings(
+    segment_bytes=400, index_interval_bytes=100, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01
+)
+
+
+def leave_file(path: Path, content: bytes | None) -> None:
+    """Write a file, or take it away."""
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
 
 
 def delete_records(driver: LogDriver, state: str) -> Path:
@@ -31,6 +54,69 @@ def delete_records(driver: LogDriver, state: str) -> Path:
     assert driver.directory is not None
     driver.directory.write_checkpoints()
     return leave(driver, partition, state)
+
+
+def offsets_of(partition: Partition) -> list[int]:
+    return [record.offset for record in records(partition)]
+
+
+def fill_with_holes(driver: LogDriver, state: str) -> tuple[Path, list[int]]:
+    """Leave a log with holes that a compaction has made; return the directory and the offsets that have a record."""
+    partition = driver.create(config=COMPACTED)
+    for number in range(30):
+        driver.append_keyed(partition, (b"key %d" % (number % 5), b"value %d" % number))
+    driver.compact(partition)
+    driver.append_keyed(partition, (b"last", b"value"))
+    offsets = offsets_of(partition)
+    assert 5 < len(offsets) < 31
+    data = stop(driver, state)
+    return data, offsets
+
+
+# How far logs were cleaned
+
+WRONG_CLEANED = {
+    "taken away": None, "empty": b"", "of another topic": b"0\n1\nblicks 0 25\n", "unreadable": b"0\n9\nclicks 0 25\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG_CLEANED.values(), ids=WRONG_CLEANED)
+@pytest.mark.parametrize("state", STATES)
+def test_a_wrong_checkpoint_of_the_cleaner_takes_no_record_out_of_service(
+    driver: LogDriver, tmp_path: Path, state: str, wrong: bytes | None
+) -> None:
+    data, offsets = fill_with_holes(driver, state)
+    right = (data / checkpoints.CLEANED).read_bytes()
+    leave_file(data / checkpoints.CLEANED, wrong)
+    assert 0 == run("backup", str(data), str(tmp_path / "backup")).exit_code
+    # A crash may have come before the file was written, but it leaves no file that cannot be read.
+    is_reported = state == "stopped" or wrong == WRONG_CLEANED["unreadable"]
+    assert is_reported == run("verify", str(data)).exit_code
+
+    partition = driver.reopen(config=COMPACTED)
+
+    assert ([], offsets) == (partition.damage, offsets_of(partition))
+    driver.stop()
+    assert right == (data / checkpoints.CLEANED).read_bytes(), "Apache Kafka knows it, too"
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize("wrong", WRONG_CLEANED.values(), ids=WRONG_CLEANED)
+def test_a_repair_moves_no_record_of_a_compacted_log_whatever_the_cleaners_checkpoint_says(
+    driver: LogDriver, wrong: bytes | None, is_listed: bool
+) -> None:
+    """Without our list nobody knows of the holes: the first repair fills them."""
+    data, offsets = fill_with_holes(driver, "stopped")
+    leave_file(data / checkpoints.CLEANED, wrong)
+    if not is_listed:
+        (data / checkpoints.SEGMENTS).unlink()
+
+    done = run("verify", str(data), "--repair", "--yes")
+
+    assert 0 == done.exit_code, done.out + done.error
+    assert 0 == run("verify", str(data)).exit_code
+    partition = driver.reopen(config=COMPACTED)
+    assert ([], offsets) == (partition.damage, offsets_of(partition))
 
 
 # Log starts
@@ -201,12 +287,22 @@ def test_a_start_refuses_records_of_a_partition_above_the_count_of_its_topic(dri
     assert 1 == driver.reopen(index=1).log_end_offset
 
 
+@pytest.mark.parametrize("last_run", ["not opened", "opened", "written and flushed"])
 @pytest.mark.parametrize("durability", ["sync", "os"])
-def test_a_flipped_topic_id_after_a_crash_gives_no_offset_out_again(tmp_path: Path, durability: Durability) -> None:
+def test_a_flipped_topic_id_after_a_crash_gives_no_offset_out_again(
+    tmp_path: Path, durability: Durability, last_run: str
+) -> None:
     """The records are in no write-ahead log: only the folder has them."""
     driver = LogDriver(tmp_path, durability=durability)
-    driver.append(driver.create(), b"click")
-    driver.stop()
+    partition = driver.create()
+    if last_run != "written and flushed":
+        driver.append(partition, b"click")
+        partition = driver.reopen()
+    if last_run == "not opened":
+        driver.stop()
+    elif last_run == "written and flushed":
+        driver.append(partition, b"click")
+        driver.finish(partition)
     driver.append(driver.create("others"), b"other")
     driver.stop(clean=False)
     path = driver.folder() / "partition.metadata"
@@ -214,10 +310,13 @@ def test_a_flipped_topic_id_after_a_crash_gives_no_offset_out_again(tmp_path: Pa
     content[-3] ^= 1
     path.write_bytes(content)
 
-    with pytest.raises(UserError, match=r"clicks-0/partition.metadata cannot be used: it has the topic id"):
+    with pytest.raises(UserError, match=r"clicks-0/partition.metadata has the topic id"):
         driver.reopen()
 
     driver.stop(clean=False)
+    write_catalog(driver.path, clicks=1, others=1)
+    refused = run("backup", str(driver.path), str(tmp_path / "backup"))
+    assert (1, True) == (refused.exit_code, "clicks-0/partition.metadata has the id of another topic" in refused.error)
     content[-3] ^= 1
     path.write_bytes(content)
     assert 1 == driver.reopen().log_end_offset

@@ -500,4 +500,4 @@ def test_what_was_noted_of_a_deleted_partitions_indexes_goes_with_it(driver: Log
 
     driver.stop()
 
-    assert "0\n0\n" == checkpoints.unseal((driver.path / "logmark.segments").read_bytes()).decode()
+    assert "1\n0\n" == checkpoints.unseal((driver.path / "logmark.segments").read_bytes()).decode()

@@ -25,7 +25,7 @@ from logmark.disk.file_system import File, FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import DirectoryOfKafka, Malformed, UserError
-from logmark.log import checkpoints, identity, log_starts, recovery_preview
+from logmark.log import checkpoints, identity, recovery_preview, sealed_offsets
 from logmark.log.added_files import check_all_owners, find_all, set_aside
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
@@ -38,6 +38,7 @@ from logmark.log.identity import META, Identity
 from logmark.log.index import OffsetIndex
 from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.missing_segments import known_start
+from logmark.log.sealed_offsets import SealedOffsets
 from logmark.log.segment import INDEX, LOG
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 
@@ -168,12 +169,27 @@ class DirectoryCopier:
             expect(self._size_to_come(catalog))
             self._copy_all(catalog)
             before, catalog = catalog, self._catalog()
-            if _shape(before) == _shape(catalog):
+            foreign = self._foreign_folder(catalog)
+            if _shape(before) == _shape(catalog) and foreign is None:
                 return self._finish(draft, catalog)
+        if foreign is not None:
+            raise UserError(
+                f"{foreign}/{METADATA} has the id of another topic than the catalogue, so a broker refuses to start "
+                f"on {self._path}. What was copied is kept. Restore that file from a copy, and run the same command "
+                "again."
+            )
         raise UserError(
             f"Topics of {self._path} came and went during each of {ROUNDS_MAX} rounds. What was copied is kept; "
             "run the same command again when fewer topics are created and deleted."
         )
+
+    def _foreign_folder(self, catalog: Catalog) -> str | None:
+        """Return a folder with the id of another topic; a broker that makes a topic again leaves one for a moment."""
+        for entry in catalog.entries():
+            for key in _keys(entry):
+                if self._files.exists(f"{self._folder(key)}/{METADATA}") and not self._belongs(key, entry.id):
+                    return self._folder(key)
+        return None
 
     def _finish(self, draft: Draft, catalog: Catalog) -> Manifest:
         draft.topics = catalog.entries()
@@ -223,10 +239,8 @@ class DirectoryCopier:
     def _copy_all(self, catalog: Catalog) -> None:
         entries = sorted(catalog.entries(), key=lambda entry: _FIRST.get(entry.name, len(_FIRST)))
         # Before the records: a log start that is read later could lie behind what was copied.
-        starts = log_starts.read_in_force(
-            self._path, self._files, self._segment_list(), self._checkpoint(checkpoints.LOG_STARTS)
-        )
-        cleaned = self._cleaned = self._checkpoint(checkpoints.CLEANED)
+        starts, cleaned = self._known_offsets()
+        self._cleaned = cleaned
         recovery_points = self._checkpoint(checkpoints.RECOVERY_POINTS) or {}
         self._durable_ends = {**recovery_points, **self._recovered_ends}
         for entry in entries:
@@ -237,6 +251,12 @@ class DirectoryCopier:
                 self._store.keep(key, copied)
         self._find_missing_segments(starts)
         self._note_cleaned(cleaned)
+
+    def _known_offsets(self) -> SealedOffsets:
+        of_kafka = SealedOffsets(
+            self._checkpoint(checkpoints.LOG_STARTS) or {}, self._checkpoint(checkpoints.CLEANED)
+        )  # fmt: skip
+        return sealed_offsets.read_in_force(self._path, self._files, self._segment_list(), of_kafka)
 
     def _find_missing_segments(self, starts: Mapping[TopicPartition, int]) -> None:
         """Find segments that were removed from a directory that no broker writes to.
@@ -273,9 +293,9 @@ class DirectoryCopier:
             return None if any(epoch for epoch, _ in epochs) else epochs
         return None
 
-    def _note_cleaned(self, before: dict[TopicPartition, int] | None) -> None:
+    def _note_cleaned(self, before: Mapping[TopicPartition, int] | None) -> None:
         """Note which logs may have holes, and what the others lack; a log is in the checkpoint before its first one."""
-        after = self._checkpoint(checkpoints.CLEANED)
+        _, after = self._known_offsets()
         for key, partition in self._store.draft.partitions.items():
             if after is None or before is None:
                 # Nobody knows any more, so any of them may.

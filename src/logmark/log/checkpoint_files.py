@@ -13,10 +13,11 @@ from contextlib import contextmanager, suppress
 
 from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
-from logmark.log import checkpoints, log_starts
+from logmark.log import checkpoints, sealed_offsets
 from logmark.log.checkpoints import SEGMENTS, ListedSegment, ListedSegments, SegmentList
 from logmark.log.clean_stop import CleanStop
 from logmark.log.partition import Partition
+from logmark.log.sealed_offsets import SealedOffsets
 from logmark.log.wal import inventory
 from logmark.log.wal import recovery_points as wal
 from logmark.names import TopicPartition
@@ -34,17 +35,17 @@ class CheckpointFiles:
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS) or {}
         # Those of a clean stop. After a crash they may be of a deleted topic: recovery points are written before them.
         self._high_watermarks = (self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}) if stop.is_of_logmark else {}
-        cleaned = self._read_offsets(checkpoints.CLEANED)
-        self._cleaned = cleaned or {}
-        # Nobody knows any more which logs were cleaned, so that any log may have holes.
-        self._is_cleaned_unknown = cleaned is None
-        # Whether the file still says something of a log that was forgotten.
-        self._is_cleaned_outdated = False
         listed = self._read_list(stop)
         self._segments = None if listed is None else dict(listed.segments)
-        self._log_starts = log_starts.read_in_force(
-            path, files, listed, self._read_offsets(checkpoints.LOG_STARTS), on_damage=self._warn_of_log_starts
-        )
+        cleaned_by_kafka = self._read_offsets(checkpoints.CLEANED)
+        of_kafka = SealedOffsets(self._read_offsets(checkpoints.LOG_STARTS) or {}, cleaned_by_kafka)
+        known = sealed_offsets.read_in_force(path, files, listed, of_kafka, on_damage=self._warn_of_sealed)
+        self._log_starts = dict(known.log_starts)
+        self._cleaned = dict(known.cleaned or {})
+        # Nobody knows any more which logs were cleaned, so that any log may have holes.
+        self._is_cleaned_unknown = known.cleaned is None
+        # Whether the file says of the logs something else than is known.
+        self._is_cleaned_outdated = cleaned_by_kafka != known.cleaned
         self._mentioned = self._list_mentioned(self._recovery_points, self._log_starts)
         # Log starts that must be durable before a log moves to them.
         self._announced: list[dict[TopicPartition, int]] = []
@@ -73,7 +74,11 @@ class CheckpointFiles:
 
     def cleaned_to(self, key: TopicPartition) -> int | None:
         """Return the offset up to which the log was cleaned; None if it never was."""
-        return self._cleaned.get(key, 0 if self._is_cleaned_unknown else None)
+        if self._is_cleaned_unknown:
+            # It is told the next start, too.
+            self._is_cleaned_outdated |= key not in self._cleaned
+            self._cleaned.setdefault(key, 0)
+        return self._cleaned.get(key)
 
     def segments(self, key: TopicPartition) -> Mapping[int, ListedSegment] | None:
         """Return the segments that a clean stop has left, by base offset; None if there is no list of it."""
@@ -117,7 +122,7 @@ class CheckpointFiles:
             self._is_cleaned_outdated = True
 
     def write_cleaned(self) -> None:
-        """Write how far logs were cleaned if one of them was forgotten since the last write; in any thread."""
+        """Write how far logs were cleaned if the file says something else; in any thread."""
         if self._is_cleaned_outdated:
             self._write_cleaned()
 
@@ -174,7 +179,7 @@ class CheckpointFiles:
                     self._write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(high_watermarks))
                     # Last: a log start above the log's end would make Kafka drop the log.
                     self._write(checkpoints.LOG_STARTS, checkpoints.write_offsets(starts))
-                    self._write_known_starts(starts)
+                    self._write_sealed(starts)
                 except OSError:
                     # The files may still say what they said before.
                     self._mentioned = self._mentioned | before
@@ -195,19 +200,19 @@ class CheckpointFiles:
                     self._files.remove(f"{self._path}/{SEGMENTS}")
                 return
             listed[key] = segments
-        self._write(SEGMENTS, SegmentList(listed, self._log_starts).encode())
+        self._write(SEGMENTS, SegmentList(listed, self._log_starts, self._cleaned).encode())
 
     def create_wal(self, wal_id: bytes, create: Callable[[bytes], None]) -> None:
-        """Let a call create the WAL with the log starts that a recovery will believe; in any thread.
+        """Let a call create the WAL with the offsets beside it that a recovery will believe; in any thread.
 
-        No write of log starts comes between: one that comes later finds the WAL, and one that came before is in it.
+        No write of them comes between: one that comes later finds the WAL, and one that came before is in it.
         """
         with self._writing:
-            create(log_starts.encode(self._with_announced(), wal_id))
+            create(SealedOffsets(self._with_announced(), dict(self._cleaned)).encode(wal_id))
 
     # The files
 
-    def _write_known_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+    def _write_sealed(self, starts: Mapping[TopicPartition, int]) -> None:
         folder = f"{self._path}/{wal.FOLDER}"
         if not self._files.exists(folder):
             return
@@ -216,7 +221,7 @@ class CheckpointFiles:
         except Malformed as error:
             raise OSError(errno.EIO, str(error), folder) from error
         if wal_id is not None:
-            self._write(log_starts.BESIDE_WAL, log_starts.encode(starts, wal_id))
+            self._write(sealed_offsets.BESIDE_WAL, SealedOffsets(starts, dict(self._cleaned)).encode(wal_id))
 
     def _read(self, name: str) -> bytes | None:
         path = f"{self._path}/{name}"
@@ -231,8 +236,8 @@ class CheckpointFiles:
             logger.warning("%s/%s is not used: %s", self._path, name, error)
             return None
 
-    def _warn_of_log_starts(self, error: Malformed) -> None:
-        logger.warning("%s/%s is not used: %s", self._path, log_starts.BESIDE_WAL, error)
+    def _warn_of_sealed(self, error: Malformed) -> None:
+        logger.warning("%s/%s is not used: %s", self._path, sealed_offsets.BESIDE_WAL, error)
 
     def _read_list(self, stop: CleanStop) -> SegmentList | None:
         """Return the list that a clean stop has left; None if it left none, or it cannot be read."""
@@ -248,6 +253,7 @@ class CheckpointFiles:
             self._is_cleaned_outdated = False
             try:
                 self._write(checkpoints.CLEANED, checkpoints.write_offsets(dict(self._cleaned)))
+                self._write_sealed(self._with_announced())
             except OSError:
                 self._is_cleaned_outdated = True
                 raise

@@ -16,6 +16,8 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 SEGMENTS = "logmark.segments"
 _CRC_AT = 17
+# The versions of the list of segments, and what marks a line about cleaning in it.
+_WITHOUT_CLEANED, _WITH_CLEANED, _CLEANED_TO = "0", "1", "cleaned"
 
 
 class Condition(enum.StrEnum):
@@ -69,14 +71,23 @@ def read_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 class SegmentList(NamedTuple):
-    """What a clean stop has left of each partition: its segments and its log start."""
+    """What a clean stop has left of each partition: its segments, its log start, and how far it was cleaned."""
 
     segments: ListedSegments
     log_starts: Mapping[TopicPartition, int]
+    # None in a list of the first version, which did not say it.
+    cleaned: Mapping[TopicPartition, int] | None
 
     def encode(self) -> bytes:
-        """Return the text: log starts, then segments with size, condition, checksums of aborts, head and content."""
+        """Return the text: log starts, cleaned offsets, then segments.
+
+        A segment has size, condition, and the checksums of aborts, head and content.
+        """
         lines = [f"{topic} {partition} {start}" for (topic, partition), start in sorted(self.log_starts.items())]
+        lines += [
+            f"{topic} {partition} {_CLEANED_TO} {offset}"
+            for (topic, partition), offset in sorted((self.cleaned or {}).items())
+        ]
         lines += [
             f"{topic} {partition} {base_offset} {listed.size_bytes} {listed.condition} "
             f"{_optional_text(listed.aborted_checksum)} {_optional_text(listed.head_checksum)}"
@@ -84,17 +95,24 @@ class SegmentList(NamedTuple):
             for (topic, partition), found in sorted(self.segments.items())
             for base_offset, listed in sorted(found.items())
         ]
-        return seal("\n".join(["0", str(len(lines)), *lines, ""]).encode())
+        version = _WITHOUT_CLEANED if self.cleaned is None else _WITH_CLEANED
+        return seal("\n".join([version, str(len(lines)), *lines, ""]).encode())
 
     @classmethod
     def decode(cls, data: bytes) -> "SegmentList":
         """Return what the text says; raise Malformed if a bit of it has changed."""
         log_starts: dict[TopicPartition, int] = {}
+        cleaned: dict[TopicPartition, int] = {}
         segments: dict[TopicPartition, dict[int, ListedSegment]] = {}
-        for line in _entries(unseal(data)):
+        text = unseal(data)
+        version = _WITH_CLEANED if text.startswith(_WITH_CLEANED.encode()) else _WITHOUT_CLEANED
+        for line in _entries(text, version):
             parts = line.split(" ")
             if len(parts) == 3:
                 log_starts[TopicPartition(parts[0], _number(parts[1]))] = _number(parts[2])
+                continue
+            if len(parts) == 4 and parts[2] == _CLEANED_TO:
+                cleaned[TopicPartition(parts[0], _number(parts[1]))] = _number(parts[3])
                 continue
             if len(parts) not in (7, 9):
                 raise Malformed(f"checkpoint line {line!r} has {len(parts)} parts")
@@ -106,7 +124,7 @@ class SegmentList(NamedTuple):
                 ListedContent(_number(content[0]), content[1]) if content else None,
             )  # fmt: skip
             segments.setdefault(TopicPartition(topic, _number(partition)), {})[_number(base_offset)] = listed
-        return cls(segments, log_starts)
+        return cls(segments, log_starts, None if version == _WITHOUT_CLEANED else cleaned)
 
 
 def seal(text: bytes) -> bytes:
@@ -175,11 +193,11 @@ def id_bytes(text: str) -> bytes:
 _CONDITIONS = frozenset(Condition)
 
 
-def _entries(data: bytes) -> list[str]:
+def _entries(data: bytes, version: str = "0") -> list[str]:
     lines = data.decode("utf-8", "replace").splitlines()
     if not lines:
         return []
-    if lines[0].strip() != "0":
+    if lines[0].strip() != version:
         raise Malformed(f"checkpoint of unknown version {lines[0]!r}")
     if len(lines) < 2 or len(lines) - 2 != _number(lines[1]):
         raise Malformed("checkpoint whose count does not match its lines")

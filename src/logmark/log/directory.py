@@ -192,6 +192,7 @@ class DataDirectory:
         try:
             # A start that was given up before it opened anything leaves the checkpoints as they are.
             if clean and self._partitions.is_used:
+                self._checkpoints.write_cleaned()
                 self.write_checkpoints()
             if clean and is_complete:
                 self._check_in_place()

@@ -31,14 +31,7 @@ def is_stray(name: str) -> bool:
 
 def new_deleted_name(key: TopicPartition) -> str:
     """Return an unused name for the folder of a partition that is being deleted."""
-    return _new_name(key, "delete")
-
-
-def new_stray_name(key: TopicPartition) -> str:
-    """Return an unused name for a folder that is set aside."""
-    return _new_name(key, "stray")
-
-
-def _new_name(key: TopicPartition, suffix: str) -> str:
-    tail = f"-{key.partition}.{secrets.token_hex(16)}-{suffix}"
+    tail = f"-{key.partition}.{secrets.token_hex(16)}-delete"
     return key.topic[: LENGTH_MAX - len(tail)] + tail
+
+

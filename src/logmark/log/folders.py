@@ -96,11 +96,10 @@ class PartitionFolders:
         complete_folder(folder, topic_id, self._files)
         self._unopened.add(os.path.basename(folder))
 
-    def check_topic_id(self, key: TopicPartition, topic_id: bytes, *, may_be_torn: bool, is_needed: bool) -> bool:
-        """Return whether a partition's folder has that topic id; a folder with neither id nor data gets it.
+    def check_topic_id(self, key: TopicPartition, topic_id: bytes, *, may_be_torn: bool) -> None:
+        """Check that a partition's folder has that topic id; one that a crash left without an id gets it.
 
-        If the id cannot be read, return False where a crash may have torn it, and raise UserError otherwise. So it is
-        if `is_needed`, because nothing but this folder holds the partition's records, and the id is another topic's.
+        Raises UserError if the folder has the id of another topic, or an id that cannot be read and no crash has torn.
         """
         folder = self.path_of(key)
         path = f"{folder}/{METADATA}"
@@ -108,32 +107,25 @@ class PartitionFolders:
             content = self._files.read(path)
         except FileNotFoundError:
             content = b""
-        if not content and not any(name.endswith(".log") for name in self._files.listdir(folder)):
-            self._files.write(path, checkpoints.write_partition_metadata(topic_id), sync=False)
-            return True
         try:
             found = checkpoints.read_partition_metadata(content)
-            if found == topic_id or not is_needed:
-                return found == topic_id
-            raise Malformed(
-                f"it has the topic id {checkpoints.id_text(found)}, and the catalogue {checkpoints.id_text(topic_id)}"
-            )
+            if found != topic_id:
+                raise UserError(
+                    f"{path} has the topic id {checkpoints.id_text(found)}, and the catalogue has "
+                    f"{checkpoints.id_text(topic_id)}. No record was changed. Restore that file from a copy, or move "
+                    "the folder away to begin that partition anew."
+                )
         except Malformed as error:
-            if may_be_torn:
-                logger.warning("%s: %s", path, error)
-                return False
-            # Not set aside: the topic would begin again at offset 0, and its readers would not notice.
-            raise UserError(
-                f"{path} cannot be used: {error}. No record was changed. Restore that file from a copy, or move the "
-                "folder away to begin that partition anew."
-            ) from None
-
-    def set_aside(self, key: TopicPartition) -> None:
-        """Rename a folder that is not of the topic's id, so that it is kept and not used."""
-        folder = self.path_of(key)
-        aside = f"{self._path}/{folder_names.new_stray_name(key)}"
-        logger.warning("%s is not of the topic's id: it is kept as %s and not used", folder, aside)
-        self._files.replace(folder, aside)
+            is_unused = not content and not any(name.endswith(".log") for name in self._files.listdir(folder))
+            if not is_unused and not may_be_torn:
+                raise UserError(
+                    f"{path} cannot be used: {error}. No record was changed. Restore that file from a copy, or move "
+                    "the folder away to begin that partition anew."
+                ) from None
+            # No folder has its name but the topic's: a deleted topic is in the catalogue until its folders are gone.
+            if not is_unused:
+                logger.warning("%s is written again: %s", path, error)
+            self._files.write(path, checkpoints.write_partition_metadata(topic_id), sync=not is_unused)
 
     # Deleting
 

@@ -136,22 +136,13 @@ class Partitions:
         has_folder = self._folders.begin_opening(key)
         recovered = self._recovery.find(topic_id, key.partition)
         recovery_point = self._checkpoints.recovery_point(key)
+        if has_folder:
+            # Of such a folder a crash may have come before the first record was durable, and taken the topic id.
+            may_be_torn = not self._was_clean and not recovery_point
+            self._folders.check_topic_id(key, topic_id, may_be_torn=may_be_torn)
         if has_folder and self._recovery.is_pending and recovered is None and not recovery_point:
             # The WAL knows nothing of it: not one record was acknowledged, and any part of its files may be lost.
             self._folders.remove(folder)
-            has_folder = False
-        # Of such a folder a crash may have come before the first record was durable, and taken the topic id.
-        may_be_torn = not self._was_clean and not recovery_point
-        is_needed = not self._was_clean and recovered is None and recovery_point > 0
-        if has_folder and not self._folders.check_topic_id(
-            key, topic_id, may_be_torn=may_be_torn, is_needed=is_needed
-        ):  # fmt: skip
-            self._folders.set_aside(key)
-            if not self._was_clean:
-                # What the checkpoints say of the partition may be said of that folder.
-                self._checkpoints.forget(key)
-                self._checkpoints.write_cleaned()
-            recovered, recovery_point = None, self._checkpoints.recovery_point(key)
             has_folder = False
         if not has_folder:
             known_end = self._checkpoints.known_end(key) if recovered is None else recovered.end

@@ -8,7 +8,7 @@ then the name itself), so that a repair which is cut short is undone or finished
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -86,20 +86,25 @@ class Repair:
                 f"Folders or files of partitions in {verified.path} were exchanged, and a repair would make that "
                 "permanent. Nothing was changed. Put each back in its place first."
             )
+        for name, offsets in verified.right_offsets.items():
+            self._add(f"write {name} again with what is known of the logs", self._write_offsets, name, offsets)
         for folder, additions in verified.additions.items():
             self._add(f"keep what was added to {folder} in files that nobody reads", self._leave_out, folder, additions)
         for found in verified.partitions:
             self._plan(found)
-        for name in verified.wrong_checkpoints:
+        for name in (one for one in verified.wrong_checkpoints if one not in verified.right_offsets):
             self._add(f"set {name} aside", self._set_aside, name)
 
     def apply(self, on_progress: Callable[[int], None] = lambda size: None) -> None:
         """Run every step; `on_progress` is called with the number of bytes written."""
         self._on_progress = on_progress
-        if self.steps:
-            # Before anything changes: the list is of the segments as they were.
+        known = len(self._verified.right_offsets)
+        for step in self.steps[:known]:
+            step.run()
+        if self.steps[known:]:
+            # The list is of the segments as they were. What it says of offsets is in Kafka's files now.
             self._forget_list()
-        for step in self.steps:
+        for step in self.steps[known:]:
             step.run()
 
     def _forget_list(self) -> None:
@@ -248,6 +253,9 @@ class Repair:
             self._files.write_atomically(path, AbortedTransactions(segment.aborted).encode())
         else:
             self._set_aside(name)
+
+    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._files.write_atomically(self._path(name), checkpoints.write_offsets(offsets))
 
     def _write_epochs(self, found: PartitionFindings) -> None:
         self._files.write_atomically(self._path(f"{found.folder}/{EPOCHS}"), checkpoints.write_epochs(found.epochs))

@@ -143,17 +143,30 @@ class Scanner:
         return self._is_sound(position, following)
 
     def _misplaced(self, position: int, header: BatchHeader, expected: int) -> Damage:
-        """Return what is wrong in a log without gaps: offsets are missing before this batch, or its offset is wrong."""
-        if header.base_offset > expected and self._is_confirmed(position, header):
+        """Return what is wrong in a log without gaps: offsets are missing before this batch, or its offset is wrong.
+
+        Its offset is only called wrong where the next batch, or the end, is at the offset that follows from the right
+        one. A batch between two gaps keeps its offset: the log may have been cleaned, and nobody knows.
+        """
+        behind = position + header.size
+        following = self._header_at(behind)
+        if following is not None and not self._is_sound(behind, following):
+            following = None
+        right = header._replace(base_offset=expected)
+        is_between_gaps = following is not None and right.next_offset < header.next_offset < following.base_offset
+        if header.base_offset > expected and (is_between_gaps or self._is_confirmed(position, header, following)):
             problem = f"the offsets before {header.base_offset} are missing"
             return Damage(position, 0, expected, header.base_offset, problem)
         problem = f"offset {header.base_offset} where {expected} belongs"
-        return self._one(position, header, expected, problem)
+        if following is not None and following.base_offset != right.next_offset:
+            return Damage(position, header.size, expected, max(following.base_offset, expected), problem)
+        is_right = following is not None or (behind == self._size and right.next_offset == self._end)
+        head = head_of(right) if is_right else None
+        return Damage(position, header.size, expected, right.next_offset, problem, head)
 
-    def _is_confirmed(self, position: int, header: BatchHeader) -> bool:
+    def _is_confirmed(self, position: int, header: BatchHeader, following: BatchHeader | None) -> bool:
         """Return whether what lies behind a batch continues where the batch says that it ends."""
-        following = self._header_at(position + header.size)
-        if following is not None and self._is_sound(position + header.size, following):
+        if following is not None:
             return following.base_offset == header.next_offset
         if position + header.size == self._size:
             return header.next_offset == self._end if self._end is not None else self._is_guess
@@ -161,14 +174,12 @@ class Scanner:
         return found is not None or header.next_offset == self._end
 
     def _one(self, position: int, header: BatchHeader, expected: int, problem: str) -> Damage:
-        """Return a single batch whose bytes are sound and whose position is not."""
-        next_offset = expected + header.last_offset_delta + 1
-        if not self._is_dense:
-            following = self._header_at(position + header.size)
-            next_offset = expected if following is None else following.base_offset
-            return Damage(position, header.size, expected, max(next_offset, expected), problem)
-        head = head_of(header._replace(base_offset=expected))
-        return Damage(position, header.size, expected, next_offset, problem, head)
+        """Return a single batch whose bytes are sound and whose offsets cannot be."""
+        if self._is_dense:
+            return Damage(position, header.size, expected, header.next_offset, problem)
+        following = self._header_at(position + header.size)
+        next_offset = expected if following is None else following.base_offset
+        return Damage(position, header.size, expected, max(next_offset, expected), problem)
 
     def _damage(self, problem: str) -> Damage:
         found = self._next_sound(self._position, self._expected)

@@ -9,7 +9,7 @@ from logmark import properties
 from logmark.disk.file_system import FileSystem, Lock
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, Refused, UserError
-from logmark.log import added_files, checkpoints, log_starts, recovery_preview
+from logmark.log import added_files, checkpoints, folder_names, recovery_preview, sealed_offsets
 from logmark.log.added_files import Addition
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
@@ -22,6 +22,7 @@ from logmark.log.folder import METADATA
 from logmark.log.identity import KAFKA_METADATA, META
 from logmark.log.partition_verification import PartitionVerification
 from logmark.log.recovery_preview import Preview
+from logmark.log.sealed_offsets import SealedOffsets
 from logmark.log.segment import LOG
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
@@ -36,7 +37,8 @@ _CHECKPOINTS: Mapping[str, str] = {
     checkpoints.RECOVERY_POINTS: "The next start checks every batch.",
     checkpoints.HIGH_WATERMARKS: "The next start finds the visible ends in the logs.",
     checkpoints.LOG_STARTS: "Records that were deleted, and whose segments are still there, can be read again.",
-    CLEANED: "The next compaction begins at the beginning.",
+    CLEANED: "Where nothing else says which logs were cleaned, any of them may have holes, and the next compaction "
+    "begins at the beginning.",
 }
 
 
@@ -52,6 +54,8 @@ class Verified:
     partitions: list[PartitionFindings] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
     wrong_checkpoints: list[str] = field(default_factory=list)
+    # The checkpoints of Kafka's that say something else than what a start believes, and what that is.
+    right_offsets: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     # What was added to the folders since the last clean stop; the next start sets it aside.
     additions: dict[str, list[Addition]] = field(default_factory=dict)
     # Whether the folders of partitions were exchanged: then nothing may be changed.
@@ -153,7 +157,6 @@ class Verification:
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         # The segments that the last clean stop has left; None if there is no list of it.
         self._listed: ListedSegments | None = None
-        # The log starts that a file with a checksum says; None if there is none.
         self._ids: dict[str, tuple[str, bytes]] = {}
 
     @property
@@ -253,7 +256,8 @@ class Verification:
                     self._offsets[name] = checkpoints.read_offsets(self._files.read(f"{self._path}/{name}"))
                 except Malformed as error:
                     self._result.wrong_checkpoints.append(name)
-                    self._add(FindingKind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
+                    self._add(FindingKind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside, "
+                              "or writes it again if its content is known.")  # fmt: skip
         found = None
         try:
             found = CleanStop.read(self._path, self._files).read_segment_list()
@@ -264,20 +268,36 @@ class Verification:
             self._add(FindingKind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next "
                       "start does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
 
-        self._check_log_starts(found)
+        self._check_sealed(found)
 
-    def _check_log_starts(self, listed: SegmentList | None) -> None:
-        """Compare Kafka's file of log starts, which has no checksum, with what a start believes."""
-        said = self._offsets[checkpoints.LOG_STARTS]
-        in_force = log_starts.read_in_force(self._path, self._files, listed, said)
+    def _check_sealed(self, listed: SegmentList | None) -> None:
+        """Compare Kafka's files without checksum with what a start believes."""
+        cleaned = None if CLEANED in self._result.wrong_checkpoints else self._offsets[CLEANED]
+        of_kafka = SealedOffsets(self._offsets[checkpoints.LOG_STARTS], cleaned)
+        known = sealed_offsets.read_in_force(self._path, self._files, listed, of_kafka)
+        self._compare(checkpoints.LOG_STARTS, known.log_starts, "the log starts at")
+        if known.cleaned is None:
+            # Nobody knows any more which logs were cleaned, so that any log may have holes.
+            keys = (folder_names.partition_of(name) for name in self._folders)
+            self._offsets[CLEANED] = self._result.right_offsets[CLEANED] = {key: 0 for key in keys if key is not None}
+        else:
+            self._compare(CLEANED, known.cleaned, "the log was cleaned up to")
+
+    def _compare(self, name: str, in_force: Mapping[TopicPartition, int], meaning: str) -> None:
+        said = self._offsets[name]
+        self._offsets[name] = dict(in_force)
+        if said == in_force:
+            return
+        self._result.right_offsets[name] = in_force
+        # A crash may have come between the writes of the two files.
+        kind = FindingKind.NOTE if self._result.has_wal else FindingKind.STATE
         for key in sorted(said.keys() | in_force.keys()):
-            wrong, right = said.get(key, 0), in_force.get(key, 0)
-            if wrong != right:
-                # A crash may have come between the writes of the two files.
-                self._add(FindingKind.NOTE if self._result.has_wal else FindingKind.STATE, checkpoints.LOG_STARTS,
-                          f"it says {wrong} for {key}, and the log starts at {right}",
-                          f"The next start uses {right}. Apache Kafka would use {wrong}.")  # fmt: skip
-        self._offsets[checkpoints.LOG_STARTS] = in_force
+            wrong, right = said.get(key), in_force.get(key)
+            if wrong != right and (name == CLEANED or (wrong or 0) != (right or 0)):
+                said_of_log = "nothing" if wrong is None else wrong
+                truth = "the log was never cleaned" if right is None else f"{meaning} {right}"
+                self._add(kind, name, f"it says {said_of_log} for {key}, and {truth}", "The next start goes by that, "
+                          "and Apache Kafka would go by this file. A repair writes it again.")  # fmt: skip
 
     # The write-ahead log
 
@@ -372,11 +392,9 @@ class Verification:
 
     def _cleaned_to(self, key: TopicPartition) -> int | None:
         """Return how far a log was cleaned; a log that never was has no gaps."""
-        if key in self._offsets[CLEANED]:
-            return self._offsets[CLEANED][key]
-        # Kafka cleans its own topics, and a checkpoint that cannot be read may have named any.
-        is_unknown = CLEANED in self._result.wrong_checkpoints
-        return 0 if is_unknown or (key.topic in INTERNAL_TOPICS and not self._result.is_ours) else None
+        # Kafka cleans its own topics.
+        is_cleaned_anyway = key.topic in INTERNAL_TOPICS and not self._result.is_ours
+        return self._offsets[CLEANED].get(key, 0 if is_cleaned_anyway else None)
 
     def _check_owner(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
         """Check that every folder has an id, the topic's, and that the catalogue has it."""
@@ -391,8 +409,8 @@ class Verification:
         if topic_id is None:
             if found.segments:
                 found.metadata_is_wrong = True
-                self._add(FindingKind.STATE, path, problem, "A broker would set the folder aside as nobody's. "
-                          "A repair takes the id from the catalogue.")  # fmt: skip
+                self._add(FindingKind.STATE, path, problem, "A broker refuses to start with it, unless a crash may "
+                          "have torn it. A repair takes the id from the catalogue.")  # fmt: skip
         else:
             name, known = self._ids.setdefault(key.topic, (folder, topic_id))
             if known != topic_id:
@@ -407,7 +425,7 @@ class Verification:
             self._add(FindingKind.CATALOGUE, folder, "the catalogue does not have this partition", meaning)
         elif topic_id is not None and topic_id != entry.id:
             here, there = checkpoints.id_text(topic_id), checkpoints.id_text(entry.id)
-            meaning = "The broker would set the folder aside as another topic's."
+            meaning = "A broker refuses to start with it."
             self._add(FindingKind.CATALOGUE, path, f"its topic id is {here}, and the catalogue's is {there}", meaning)
 
     def _check_offsets(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
