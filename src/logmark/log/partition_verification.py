@@ -93,10 +93,10 @@ class PartitionVerification:
         self._check_epochs(bases)
         self._check_snapshots(bases)
         # A clean stop leaves `.deleted` files as well, until file.delete.delay.ms has passed: they mean nothing.
-        left_over = [name for name in self._names if name.endswith((".cleaned", ".swap", ".tmp"))]
+        left_over = [name for name in self._names if name.endswith(".tmp")]
         if left_over:
             more = f", and {len(left_over) - 1} more" if len(left_over) > 1 else ""
-            self._note(left_over[0], f"it is left over{more}", "The next start finishes or removes such files.")
+            self._note(left_over[0], f"it is left over{more}", "The next start removes such files.")
         return self._result
 
     # Segments

@@ -9,7 +9,7 @@ from logmark import properties
 from logmark.disk.file_system import FileSystem, Lock
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, Refused, UserError
-from logmark.log import added_files, checkpoints, log_starts, recovery_preview
+from logmark.log import added_files, checkpoints, log_starts, recovery_preview, segment_swap
 from logmark.log.added_files import Addition
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
@@ -54,6 +54,8 @@ class Verified:
     wrong_checkpoints: list[str] = field(default_factory=list)
     # What was added to the folders since the last clean stop; the next start sets it aside.
     additions: dict[str, list[Addition]] = field(default_factory=dict)
+    # By folder the files of swaps that a crash interrupted; what is said of the segments holds after they are finished.
+    interrupted_swaps: dict[str, list[str]] = field(default_factory=dict)
     # Whether the folders of partitions were exchanged: then nothing may be changed.
     is_exchanged: bool = False
     topic_ids: dict[str, bytes] = field(default_factory=dict)
@@ -188,6 +190,7 @@ class Verification:
             if match is not None and self._is_being_deleted(match["topic"]):
                 self._note(folder, "its topic is being deleted", "The next start removes it; it was not looked at.")
             elif match is not None:
+                self._finish_swaps(folder, overlay)
                 self._check_partition(folder, TopicPartition(match["topic"], int(match["index"])), on_progress)
             elif folder == wal.FOLDER:
                 continue
@@ -339,6 +342,19 @@ class Verification:
         self._files = overlay
 
     # Partitions
+
+    def _finish_swaps(self, folder: str, overlay: OverlayFileSystem) -> None:
+        """Continue with a folder as it is when the next start has finished the swaps that a crash interrupted."""
+        path = f"{self._path}/{folder}"
+        left_over = segment_swap.find_interrupted(self._files.listdir(path))
+        if not left_over:
+            return
+        more = f", and {len(left_over) - 1} more" if len(left_over) > 1 else ""
+        self._note(f"{folder}/{left_over[0]}", f"it is left over{more}", "The next start finishes or removes such "
+                   "files; the segments were checked as it will leave them.")  # fmt: skip
+        segment_swap.finish_interrupted(path, left_over, overlay)
+        self._result.interrupted_swaps[folder] = left_over
+        self._files = overlay
 
     def _check_partition(self, folder: str, key: TopicPartition, on_progress: Callable[[int], None]) -> None:
         found = PartitionVerification(
