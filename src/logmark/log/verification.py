@@ -367,6 +367,7 @@ class Verification:
             is_clean=self._result.is_clean,
             is_ours=self._result.is_ours,
             flushed_to=self._flushed_to(key),
+            rebuilt_from=self._rebuilt_from(key),
             log_start_offset=self._offsets[checkpoints.LOG_STARTS].get(key),
             listed=(self._listed or {}).get(key, ()),
             is_synced=self._result.is_ours and (self._result.is_clean or self._preview is not None),
@@ -385,6 +386,13 @@ class Verification:
             return None
         known = self._preview.recovered.get(key)
         return None if known is None else known.recovery_point
+
+    def _rebuilt_from(self, key: TopicPartition) -> int | None:
+        """Return the recovery point, from which on the next start makes indexes again; None after a clean stop."""
+        if self._result.is_clean:
+            return None
+        flushed_to = self._flushed_to(key)
+        return self._offsets[checkpoints.RECOVERY_POINTS].get(key, 0) if flushed_to is None else flushed_to
 
     def _cleaned_to(self, key: TopicPartition) -> int | None:
         """Return how far a log was cleaned; a log that never was has no gaps."""
