@@ -241,10 +241,13 @@ class LogDriver:
 class MemoryLogDriver(LogDriver):
     """A driver on a disk in memory and without threads: many times faster, for searches of a million steps."""
 
-    def __init__(self, *, page_bytes: int, wal_limits: WalLimits, entry_bytes_max: int) -> None:
+    def __init__(
+        self, *, page_bytes: int, wal_limits: WalLimits, entry_bytes_max: int, durability: Durability = "sync"
+    ) -> None:  # fmt: skip
         self._workers = SteppedWorkers()
         super().__init__(
-            Path("/driver"), page_bytes=page_bytes, worker=self._workers, entry_bytes_max=entry_bytes_max
+            Path("/driver"), durability=durability, page_bytes=page_bytes, worker=self._workers,
+            entry_bytes_max=entry_bytes_max,
         )  # fmt: skip
         self.files = FaultyFileSystem(CrashFileSystem(), page_bytes=page_bytes)
         self._wal_limits = wal_limits

@@ -10,6 +10,7 @@ import pytest
 
 from logmark.errors import LogFailed
 from logmark.log import segment_cleaner, segment_swap
+from logmark.log.group_commit import Durability
 from logmark.log.partition import Partition
 from logmark.log.segment_cleaner import Cleaned, Done, Limits
 from logmark.log.verification import Verification
@@ -42,7 +43,8 @@ class RefusingFileSystem(FaultyFileSystem):
     """Counts the operations that change or sync a partition's folder, and refuses some of them."""
 
     def __init__(self) -> None:
-        super().__init__(CrashFileSystem())
+        self.disk = CrashFileSystem()
+        super().__init__(self.disk)
         self.count = 0
         self.is_refusing = False
         self._is_refused: Callable[[int], bool] = lambda number: False
@@ -91,8 +93,8 @@ class RefusingFileSystem(FaultyFileSystem):
 class SwapDriver(MemoryLogDriver):
     """A compacted log, everything that was ever produced to it, and the newest record of each key."""
 
-    def __init__(self) -> None:
-        super().__init__(page_bytes=4096, wal_limits=SMALL_WAL, entry_bytes_max=8 * 1024)
+    def __init__(self, durability: Durability = "sync") -> None:
+        super().__init__(page_bytes=4096, wal_limits=SMALL_WAL, entry_bytes_max=8 * 1024, durability=durability)
         self.files: RefusingFileSystem = RefusingFileSystem()
         self.partition = self.create(config=COMPACTED)
         self.produced: dict[int, tuple[bytes | None, bytes | None]] = {}
@@ -203,9 +205,9 @@ def read(partition: Partition) -> dict[int, tuple[bytes | None, bytes | None]]:
             at, offset = at + header.size, header.next_offset
 
 
-def new_driver(*, is_merged: bool) -> SwapDriver:
+def new_driver(*, is_merged: bool, durability: Durability = "sync") -> SwapDriver:
     """A log whose recovery point lies in the middle of what its next compaction replaces."""
-    driver = SwapDriver()
+    driver = SwapDriver(durability)
     driver.produce(3)
     driver.abort()
     driver.flush()

@@ -135,7 +135,9 @@ class Loader:
 
     def _sweep(self) -> list[str]:
         found = self.files.listdir(self.folder)
-        if segment_swap.finish_interrupted(self.folder, found, self.files):
+        if left_over := segment_swap.find_interrupted(found):
+            for done in segment_swap.finish_interrupted(self.folder, left_over, self.files):
+                logger.warning("%s", done)
             found = self.files.listdir(self.folder)
         names = []
         for name in found:

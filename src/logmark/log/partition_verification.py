@@ -44,12 +44,14 @@ class PartitionVerification:
         is_ours: bool,
         on_progress: Callable[[int], None],
         flushed_to: int | None = None,
+        rebuilt_from: int | None = None,
         log_start_offset: int | None = None,
         listed: Collection[int] = (),
         is_synced: bool = False,
     ) -> None:
         """Take a folder; `flushed_to` is the offset below which a WAL says that all of its files were durable.
 
+        From the segment of `rebuilt_from` on the next start makes the indexes again; None if it keeps all of them.
         `log_start_offset` is that of its checkpoint. `listed` are the base offsets that a clean stop has listed:
         without them nobody misses a segment of a compacted log. `is_synced` says that the directory is one of ours
         after a clean stop or with a WAL: then the files beside the segments say up to where segments may have been
@@ -63,6 +65,7 @@ class PartitionVerification:
         self._is_clean = is_clean
         self._is_ours = is_ours
         self._flushed_to = flushed_to
+        self._rebuilt_from = rebuilt_from
         self._on_progress = on_progress
         self._log_start_offset = log_start_offset
         self._listed = listed
@@ -93,10 +96,10 @@ class PartitionVerification:
         self._check_epochs(bases)
         self._check_snapshots(bases)
         # A clean stop leaves `.deleted` files as well, until file.delete.delay.ms has passed: they mean nothing.
-        left_over = [name for name in self._names if name.endswith((".cleaned", ".swap", ".tmp"))]
+        left_over = [name for name in self._names if name.endswith(".tmp")]
         if left_over:
             more = f", and {len(left_over) - 1} more" if len(left_over) > 1 else ""
-            self._note(left_over[0], f"it is left over{more}", "The next start finishes or removes such files.")
+            self._note(left_over[0], f"it is left over{more}", "The next start removes such files.")
         return self._result
 
     # Segments
@@ -128,11 +131,7 @@ class PartitionVerification:
             found = SegmentFindings(base_offset=base, size_bytes=size)
             self._result.segments.append(found)
             is_kept = self._is_kept(following)
-            # After a crash the next start makes the indexes of the active segment again, whatever they say.
-            is_used = self._is_clean or following is not None
-            offsets, times = (
-                self._pointers(found, base, one, is_kept=is_kept, is_used=is_used) for one in (INDEX, TIME_INDEX)
-            )
+            offsets, times = (self._pointers(found, base, one, is_kept=is_kept) for one in (INDEX, TIME_INDEX))
             self._aborts, self._max_timestamp = {}, -1
             expected = base
             is_dense = self._cleaned_to is None or (following is None and base >= self._cleaned_to)
@@ -158,13 +157,12 @@ class PartitionVerification:
         self._result.log_end_offset = expected
         self._check_end(found, expected, following, size)
         if is_kept:
-            if is_used:
-                self._check_pointers(found, base, offsets, times)
+            self._check_pointers(found, base, offsets, times)
             self._check_aborts(found, base, following)
 
     def _is_kept(self, following: int | None) -> bool:
-        """Return whether a recovery from a WAL keeps what lies beside a segment: it rebuilds what was not flushed."""
-        return self._flushed_to is None or (following is not None and following < self._flushed_to)
+        """Return whether the next start keeps the indexes of a segment: it rebuilds what was perhaps not flushed."""
+        return self._rebuilt_from is None or (following is not None and following < self._rebuilt_from)
 
     def _take(self, name: str, found: SegmentFindings, damage: Damage, *, is_last: bool) -> None:
         if not damage.size_bytes:
@@ -392,7 +390,7 @@ class PartitionVerification:
         # A marker without records here aborts nothing; one whose records lie before the log cannot be judged.
         expected = {last: abort for last, abort in self._aborts.items() if abort.first_offset != _UNKNOWN}
         problem = self._problem_of_aborts(data, base, following, can_miss=self._has_gaps)
-        if problem is None and is_known and (self._is_clean or following is not None):
+        if problem is None and is_known:
             listed = {entry.last_offset: entry[1:4] for entry in file_formats.aborted_entries(data)}
             missing = [last for last, abort in expected.items() if listed.get(last) != abort[:3]]
             if missing:
@@ -421,19 +419,17 @@ class PartitionVerification:
 
     # Indexes
 
-    def _pointers(
-        self, found: SegmentFindings, base: int, suffix: str, *, is_kept: bool, is_used: bool
-    ) -> IndexCheck:  # fmt: skip
+    def _pointers(self, found: SegmentFindings, base: int, suffix: str, *, is_kept: bool) -> IndexCheck:
         name = file_name(base, suffix)
         entry = file_formats.OFFSET_ENTRY if suffix == INDEX else file_formats.TIME_ENTRY
         data = b""
         if name in self._names and not is_kept:
-            # A recovery rebuilds it, and takes from it only where batches begin behind damage.
+            # The next start rebuilds it, and takes from it only where batches begin behind damage.
             data = file_formats.unpadded(self._used(name)[0], entry)
         elif name in self._names:
             data, size = self._used(name)
             data = file_formats.unpadded(data, entry)
-            if size % entry.size and is_used and (self._is_clean or len(data) == size):
+            if size % entry.size and (self._is_clean or len(data) == size):
                 self._index(found, name, f"its {size} bytes are not whole entries")
             elif len(data) < size and self._is_clean:
                 self._index(found, name, f"{(size - len(data)) // entry.size} entries at its end are zeros")

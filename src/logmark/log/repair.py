@@ -27,7 +27,7 @@ from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.scanner import CHUNK_BYTES, HEAD_BYTES
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.segment_cleaner import CLEANED
-from logmark.log.segment_swap import SWAP
+from logmark.log.segment_swap import SWAP, finish_interrupted
 from logmark.log.transactions import AbortedTransactions
 from logmark.log.verification import Verified
 from logmark.names import TopicPartition
@@ -90,6 +90,8 @@ class Repair:
             self._add(f"write {name} again with what is known of the logs", self._write_offsets, name, offsets)
         for folder, additions in verified.additions.items():
             self._add(f"keep what was added to {folder} in files that nobody reads", self._leave_out, folder, additions)
+        for folder, left_over in verified.interrupted_swaps.items():
+            self._add(f"finish the compaction of {folder}", self._finish_swaps, folder, left_over)
         for found in verified.partitions:
             self._plan(found)
         for name in (one for one in verified.wrong_checkpoints if one not in verified.right_offsets):
@@ -146,6 +148,9 @@ class Repair:
 
     def _leave_out(self, folder: str, additions: list[Addition]) -> None:
         set_aside(self._path(folder), additions, self._files)
+
+    def _finish_swaps(self, folder: str, left_over: list[str]) -> None:
+        finish_interrupted(self._path(folder), left_over, self._files)
 
     def _path(self, name: str) -> str:
         return f"{self._verified.path}/{name}"

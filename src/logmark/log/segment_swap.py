@@ -11,7 +11,6 @@ Other files in `.cleaned` or `.swap` are dropped. An index that gets lost so is 
 a cleaned segment says nothing to readers: the records of aborted transactions are gone. The names are Kafka's.
 """
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ from logmark.log.transactions import AbortedTransactions
 
 SWAP = ".swap"
 _INDEXES = (INDEX, TIME_INDEX, TXN_INDEX)
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,30 +87,35 @@ class Swap:
                 self._files.replace(path + old, path + new)
 
 
-def finish_interrupted(folder: str, names: Sequence[str], files: FileSystem) -> bool:
-    """Finish or drop the swaps that a crash interrupted, and return whether there was anything to do."""
-    left_over = [name for name in names if name.endswith((CLEANED, SWAP))]
-    swapped = {name[:20] for name in left_over if name.endswith(LOG + SWAP)}
-    for digits in sorted(swapped):
-        _finish_log(folder, digits, files)
+def find_interrupted(names: Sequence[str]) -> list[str]:
+    """Return the names of the files that swaps and cleanings have left when a crash interrupted them."""
+    return [name for name in names if name.endswith((CLEANED, SWAP))]
+
+
+def finish_interrupted(folder: str, names: Sequence[str], files: FileSystem) -> list[str]:
+    """Finish or drop the swaps that a crash interrupted; return what was done with each, for the log of a start.
+
+    Nothing is logged here: a preview calls this on an overlay, and changes nothing on disk.
+    """
+    left_over = find_interrupted(names)
+    swapped = {name[:20] for name in left_over if name[:20].isdigit() and name[20:] == LOG + SWAP}
+    done = [_finish_log(folder, digits, files) for digits in sorted(swapped)]
     for name in left_over:
         if name.endswith(CLEANED) or name[:20] not in swapped:
             files.remove(f"{folder}/{name}")
-    return bool(left_over)
+    return done
 
 
-def _finish_log(folder: str, digits: str, files: FileSystem) -> None:
+def _finish_log(folder: str, digits: str, files: FileSystem) -> str:
     base = int(digits)
     path = path_of(folder, base, LOG)
     end = _end_of(path + SWAP, base, files)
     names = files.listdir(folder)
     if end is None and files.exists(path):
-        logger.warning("%s is damaged: what it was to replace is kept instead", path + SWAP)
         for name in names:
             if name.startswith(digits) and name.endswith(SWAP):
                 files.remove(f"{folder}/{name}")
-        return
-    logger.warning("%s was left by a crash: it is renamed to its final name now", path + SWAP)
+        return f"{path}{SWAP} is damaged: what it was to replace is kept instead"
     for name in names:
         is_of_segment = name[:20].isdigit() and name.endswith((LOG, *_INDEXES, SNAPSHOT))
         # Files of the same offset are replaced by a rename, and never missing; the snapshot stays true.
@@ -121,9 +123,11 @@ def _finish_log(folder: str, digits: str, files: FileSystem) -> None:
             files.remove(f"{folder}/{name}")
     # Else a segment could come back beside the one that has its records.
     files.sync_directory(folder)
-    for name in names:
+    # The log last: until it has its name, the next start does the rest, and no index of the old log stays beside it.
+    for name in sorted(names, key=lambda name: name.endswith(LOG + SWAP)):
         if name.startswith(digits) and name.endswith(SWAP):
             files.replace(f"{folder}/{name}", f"{folder}/{name.removesuffix(SWAP)}")
+    return f"{path}{SWAP} was left by a crash: it has its final name now"
 
 
 def _end_of(path: str, base_offset: int, files: FileSystem) -> int | None:

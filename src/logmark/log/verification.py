@@ -9,7 +9,7 @@ from logmark import properties
 from logmark.disk.file_system import FileSystem, Lock
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, Refused, UserError
-from logmark.log import added_files, checkpoints, folder_names, recovery_preview, sealed_offsets
+from logmark.log import added_files, checkpoints, folder_names, recovery_preview, sealed_offsets, segment_swap
 from logmark.log.added_files import Addition
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
@@ -58,6 +58,8 @@ class Verified:
     right_offsets: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     # What was added to the folders since the last clean stop; the next start sets it aside.
     additions: dict[str, list[Addition]] = field(default_factory=dict)
+    # By folder the files of swaps that a crash interrupted; what is said of the segments holds after they are finished.
+    interrupted_swaps: dict[str, list[str]] = field(default_factory=dict)
     # Whether the folders of partitions were exchanged: then nothing may be changed.
     is_exchanged: bool = False
     topic_ids: dict[str, bytes] = field(default_factory=dict)
@@ -191,6 +193,7 @@ class Verification:
             if match is not None and self._is_being_deleted(match["topic"]):
                 self._note(folder, "its topic is being deleted", "The next start removes it; it was not looked at.")
             elif match is not None:
+                self._finish_swaps(folder, overlay)
                 self._check_partition(folder, TopicPartition(match["topic"], int(match["index"])), on_progress)
             elif folder == wal.FOLDER:
                 continue
@@ -360,6 +363,19 @@ class Verification:
 
     # Partitions
 
+    def _finish_swaps(self, folder: str, overlay: OverlayFileSystem) -> None:
+        """Continue with a folder as it is when the next start has finished the swaps that a crash interrupted."""
+        path = f"{self._path}/{folder}"
+        left_over = segment_swap.find_interrupted(self._files.listdir(path))
+        if not left_over:
+            return
+        more = f", and {len(left_over) - 1} more" if len(left_over) > 1 else ""
+        self._note(f"{folder}/{left_over[0]}", f"it is left over{more}", "The next start finishes or removes such "
+                   "files; the segments were checked as it will leave them.")  # fmt: skip
+        segment_swap.finish_interrupted(path, left_over, overlay)
+        self._result.interrupted_swaps[folder] = left_over
+        self._files = overlay
+
     def _check_partition(self, folder: str, key: TopicPartition, on_progress: Callable[[int], None]) -> None:
         found = PartitionVerification(
             self._path,
@@ -371,6 +387,7 @@ class Verification:
             is_clean=self._result.is_clean,
             is_ours=self._result.is_ours,
             flushed_to=self._flushed_to(key),
+            rebuilt_from=self._rebuilt_from(key),
             log_start_offset=self._offsets[checkpoints.LOG_STARTS].get(key),
             listed=(self._listed or {}).get(key, ()),
             is_synced=self._result.is_ours and (self._result.is_clean or self._preview is not None),
@@ -389,6 +406,13 @@ class Verification:
             return None
         known = self._preview.recovered.get(key)
         return None if known is None else known.recovery_point
+
+    def _rebuilt_from(self, key: TopicPartition) -> int | None:
+        """Return the recovery point, from which on the next start makes indexes again; None after a clean stop."""
+        if self._result.is_clean:
+            return None
+        flushed_to = self._flushed_to(key)
+        return self._offsets[checkpoints.RECOVERY_POINTS].get(key, 0) if flushed_to is None else flushed_to
 
     def _cleaned_to(self, key: TopicPartition) -> int | None:
         """Return how far a log was cleaned; a log that never was has no gaps."""
