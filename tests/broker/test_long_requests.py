@@ -49,6 +49,7 @@ from logmark.coordination.group_coordinator import GroupCoordinator
 from logmark.coordination.internal_log import LogBatch
 from logmark.errors import ErrorCode
 from logmark.log.partition import Partition
+from logmark.log.segment import Segment
 from logmark.wire import batches, codecs, frames, messages, produce
 from tests.harness.patches import in_this_thread
 
@@ -550,6 +551,71 @@ def test_a_record_behind_a_request_for_many_partitions_is_appended_after_it(
         await client.produce(("wide", list(range(300))))
         assert 300 == sum(turns.calls.values())
         assert turns.most <= STEPS_IN_A_TURN
+
+    serve(tmp_path, work)
+
+
+ROLLING = {"segment.ms": "1"}
+
+
+def produce_frame(*indexes: int, topic: str = "rolling", later_ms: int = 0, version: int = 7) -> bytes:
+    """A Produce request with one record for each partition; version 9 is what most clients send."""
+    batch = memoryview(batches.build([(None, b"v")], timestamp_ms=TIMESTAMP_MS + later_ms))
+    wanted = [(topic, [produce.PartitionData(index, batch) for index in indexes])]
+    body = produce.encode_request(version, produce.ProduceRequest(None, -1, 1000, wanted))
+    return frames.request_frame(0, version, 1, "test", flexible=version >= 9, body=body)
+
+
+async def base_offsets(client: Client, version: int = 7) -> list[int]:
+    """The base offsets in the next answer to a Produce request."""
+    frame = (await client.receive_frame())[4 + (version >= 9) :]
+    ((_, found),) = produce.decode_response(version, frame).topics
+    assert {ErrorCode.NONE} == {answer.error_code for answer in found}
+    return [answer.base_offset for answer in found]
+
+
+def test_a_request_of_which_each_batch_begins_a_segment_begins_one_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        await broker.logs.create_topic("rolling", 20, ROLLING)
+        turns.count(monkeypatch, Segment, "create")
+        for number in range(3):
+            client.writer.write(produce_frame(*range(20), later_ms=10 * number))
+        for number in range(3):
+            assert [number] * 20 == await base_offsets(client)
+        assert 3 * 20 == sum(turns.calls.values())
+        assert 1 == turns.most
+
+    serve(tmp_path, work)
+
+
+@pytest.mark.parametrize("version", [7, 9])
+def test_of_many_connections_one_begins_a_segment_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        await broker.logs.create_topic("rolling", 20, ROLLING)
+        turns.count(monkeypatch, Segment, "create")
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
+            for index, each in enumerate(clients):
+                for number in range(3):
+                    each.writer.write(produce_frame(index, later_ms=10 * number, version=version))
+            for each in clients:
+                assert [[0], [1], [2]] == [await base_offsets(each, version) for _ in range(3)]
+        assert 3 * 20 == sum(turns.calls.values())
+        assert 1 == turns.most
+
+    serve(tmp_path, work)
+
+
+def test_a_batch_that_gets_its_time_from_the_broker_is_stamped_once_though_it_begins_a_segment(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        await broker.logs.create_topic("rolling", 1, {"message.timestamp.type": "LogAppendTime"})
+        for version in (7, 9):
+            client.writer.write(produce_frame(0, version=version))
+        assert [[0], [1]] == [await base_offsets(client, version) for version in (7, 9)]
 
     serve(tmp_path, work)
 

@@ -3,7 +3,8 @@
 v5  log start offset in the answer     v7  zstd allowed     v8  errors of single records     v9  flexible
 v12 the highest version before topic ids replace names
 acks=0 gets no answer; acks=1 and acks=all are answered alike: after the sync.
-A request for many partitions is worked off in turns. A batch that unpacks to much is unpacked in a thread.
+A request for many partitions is worked off in turns. A batch that unpacks to much is unpacked in a thread. One that
+begins a segment does that in a turn of its own, over all connections: it makes files.
 Most requests hold one batch: they are decoded, and their responses encoded, in one compiled step each.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from logmark.broker.answers import Buffers, LateAnswer, LongWork
 from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace, run_in_turns
 from logmark.errors import ErrorCode, LogFailed, Refused
-from logmark.log.partition import Appended, Partition
+from logmark.log.partition import Appended, NeedsRoll, Partition
 from logmark.wire import batches, fast_requests
 from logmark.wire import produce as wire
 from logmark.wire.batches import BatchRules, ProducedBatch
@@ -49,8 +50,15 @@ STEP_BYTES = 32 * 1024
 Topics = list[tuple[str, list[wire.PartitionAnswer]]]
 
 
-class _TooLargeForLoop(Exception):
-    """A batch that unpacks to more than can be checked in one turn of the event loop."""
+class _Later(Exception):
+    """A batch for which this turn of the event loop is too short.
+
+    It is checked already and begins a segment, or it unpacks to so much that it is checked in a thread.
+    """
+
+    def __init__(self, checked: ProducedBatch | None) -> None:
+        super().__init__()
+        self.checked = checked
 
 
 class _Waiting(NamedTuple):
@@ -82,8 +90,8 @@ def handle_frame(
     while appends.left:
         try:
             appends.append_next()
-        except _TooLargeForLoop:
-            return LongWork(appends.run_in_turns())
+        except _Later as later:
+            return LongWork(appends.run_in_turns(later.checked), is_in_line=False)
     return appends.answer()
 
 
@@ -106,9 +114,9 @@ def _append_only_batch(
         return _answer(acks, [(name, [_refused(index, refused)])], [], request)
     except LogFailed as failed:
         return _answer(acks, [(name, [_refused_by_disk(index, failed)])], [], request)
-    except _TooLargeForLoop:
+    except _Later as later:
         message = wire.ProduceRequest(None, acks, 0, [(name, [wire.PartitionData(index, records)])])
-        return LongWork(_Appends(message, request).run_in_turns())
+        return LongWork(_Appends(message, request).run_in_turns(later.checked), is_in_line=False)
     if acks == 0:
         return None
     base, last, append_time_ms, log_start, _ = appended
@@ -148,49 +156,54 @@ class _Appends:
     @property
     def cost(self) -> int:
         """How many steps the appends take, about."""
-        return sum(self._cost(*where, records) for where, records in self.left)
-
-    def _cost(self, name: str, index: int, records: memoryview | None) -> int:
-        partition = self._broker.logs.partition(name, index)
-        if partition is not None and not partition.has_folder:
-            return STEPS_IN_A_TURN  # its folder and its files are made first
-        return 1 + (len(records) // STEP_BYTES if records is not None else 0)
+        return sum(_cost(records) for _, records in self.left)
 
     def append_next(self) -> None:
-        """Append the next batch; raises _TooLargeForLoop if it cannot be checked at once."""
+        """Append the next batch; raises _Later if that takes a turn of its own."""
         (name, index), records = self.left[0]
         self._note(name, index, partial(_append, name, index, records, self._broker, self._request.version))
         self.left.popleft()
 
-    async def run_in_turns(self) -> "Buffers | asyncio.Future[Buffers | None] | None":
-        """Append what is left, with turns for others in between, and answer."""
+    async def run_in_turns(self, *later: ProducedBatch | None) -> "Buffers | asyncio.Future[Buffers | None] | None":
+        """Append what is left, with turns for others in between, and answer.
+
+        `later` is what has made the first batch wait.
+        """
         pace = Pace()
         while self.left:
-            (name, index), records = self.left[0]
-            cost = self._cost(name, index, records)
-            try:
-                self.append_next()
-            except _TooLargeForLoop:
-                await self._append_beside(name, index, records)
-                self.left.popleft()
+            cost = _cost(self.left[0][1])
+            if not later:
+                try:
+                    self.append_next()
+                except _Later as found:
+                    later = (found.checked,)
+            if later:
+                await self._append_later(later[0], pace)
+                later, cost = (), STEPS_IN_A_TURN
             await pace.step(cost)
         return self.answer()
 
-    async def _append_beside(self, name: str, index: int, records: memoryview | None) -> None:
-        """Append a batch that is checked in a thread."""
-        broker = self._broker
+    async def _append_later(self, batch: ProducedBatch | None, pace: Pace) -> None:
+        """Append the next batch in a turn in which no other makes files; None is checked in a thread first."""
+        (name, index), records = self.left[0]
         try:
-            topic = _find_topic(name, index, broker)
-            check = partial(
-                batches.check_produced, records, topic.rules, now_ms=broker.clock.now_ms(),
-                produce_version=self._request.version,
-            )  # fmt: skip
-            async with broker.dispatcher.working(topic.rules.decompressed_bytes_max):
-                batch = await broker.dispatcher.in_thread(check)
+            if batch is None:
+                batch = await self._check_in_thread(name, index, records)
         except Refused as refused:
             self._topics[name].append(_refused(index, refused))
-            return
-        self._note(name, index, partial(_append_checked, name, index, batch, broker))
+        else:
+            await pace.step(STEPS_IN_A_TURN)
+            self._note(name, index, partial(_append_checked, name, index, batch, self._broker))
+        self.left.popleft()
+
+    async def _check_in_thread(self, name: str, index: int, records: memoryview | None) -> ProducedBatch:
+        broker = self._broker
+        rules = _find_topic(name, index, broker).rules
+        check = partial(
+            batches.check_produced, records, rules, now_ms=broker.clock.now_ms(), produce_version=self._request.version
+        )
+        async with broker.dispatcher.working(rules.decompressed_bytes_max):
+            return await broker.dispatcher.in_thread(check)
 
     def _note(self, name: str, index: int, append: "Callable[[], tuple[Partition, Appended]]") -> None:
         answers = self._topics[name]
@@ -229,6 +242,11 @@ def _encode(topics: Topics, request: "Request") -> Buffers:
     return request.frame([wire.encode_response(request.version, topics)])
 
 
+def _cost(records: memoryview | None) -> int:
+    """Return how many steps it takes to check and to write a batch, about."""
+    return 1 + (len(records) // STEP_BYTES if records is not None else 0)
+
+
 def _append(
     name: str, index: int, records: memoryview | None, broker: "Broker", version: int
 ) -> tuple[Partition, Appended]:
@@ -249,13 +267,16 @@ def _append(
     else:
         batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=version)
     partition = topic.partitions[index]
-    return partition, partition.append(batch, now_ms=now_ms)
+    try:
+        return partition, partition.append(batch, now_ms=now_ms, may_roll=False)
+    except NeedsRoll:
+        raise _Later(batch) from None
 
 
 def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, version: int) -> ProducedBatch:
-    """Return the batch, checked; raises _TooLargeForLoop if it unpacks to more than can be checked at once."""
+    """Return the batch, checked; raises _Later if it unpacks to more than can be checked at once."""
     if DECOMPRESSED_BYTES_ON_LOOP_MAX < len(records) <= rules.max_message_bytes:
-        raise _TooLargeForLoop
+        raise _Later(None)
     try:
         return batches.check_produced(records, _on_loop(rules), now_ms=now_ms, produce_version=version)
     except Refused as refused:
@@ -265,7 +286,7 @@ def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, versi
             and rules.decompressed_bytes_max > DECOMPRESSED_BYTES_ON_LOOP_MAX
         )
         if is_for_thread:
-            raise _TooLargeForLoop from None
+            raise _Later(None) from None
         raise
 
 
