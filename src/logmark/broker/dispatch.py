@@ -12,6 +12,7 @@ later requests that change the same group wait behind it, whichever connection t
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -51,6 +52,8 @@ GROUP_CHANGES_IN_A_TURN = 64
 LONG_WORKS_AT_ONCE = 4
 LOOK_UPS_AT_ONCE = 2
 LONG_WORK_BYTES = 1024 * 1024
+# Batches that are compressed again at one time. Each takes a processor for as long as half a second.
+RECOMPRESSIONS_AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
 # What the objects of a request and of its answer take in memory, at most, for each byte of the request and in all.
 MEMORY_PER_BYTE, MEMORY_OF_OBJECTS_MAX = 30, 600 * messages.REQUEST_OBJECTS_MAX
 
@@ -153,6 +156,9 @@ class Dispatcher:
         self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
         # For look-ups by time, which read and unpack a batch.
         self.look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        # For batches that are compressed again: in threads of their own, because large requests wait for the others.
+        self._recompressions = asyncio.Semaphore(RECOMPRESSIONS_AT_ONCE)
+        self._recompressors = ThreadPoolExecutor(RECOMPRESSIONS_AT_ONCE, thread_name_prefix="logmark-recompression")
         # The first one starts with the first large request.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="logmark-large-requests")
 
@@ -166,6 +172,7 @@ class Dispatcher:
         for task in self._tasks:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._recompressors.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, frame: memoryview, connection: "Connection") -> Answer:
         """Return the response to one request: ready, later or never (acks=0).
@@ -374,6 +381,11 @@ class Dispatcher:
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Return what a call returns that takes long; not in the threads that wait for the disk."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def recompress(self, call: Callable[[], T], memory_bytes: int) -> T:
+        """Return what a call returns that compresses a batch: few at a time, in the order in which they came."""
+        async with self._recompressions, self.working(memory_bytes):
+            return await asyncio.get_running_loop().run_in_executor(self._recompressors, call)
 
     @asynccontextmanager
     async def working(self, memory_bytes: int) -> AsyncIterator[None]:

@@ -57,6 +57,7 @@ def batch_rules(settings: TopicSettings, *, decompressed_bytes_max: int) -> Batc
         timestamp_before_max_ms=settings.timestamp_before_max_ms,
         timestamp_after_max_ms=settings.timestamp_after_max_ms,
         compression_type=settings.compression_type,
+        compression_level=settings.compression_level,
     )
 
 

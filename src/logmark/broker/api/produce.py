@@ -3,8 +3,9 @@
 v5  log start offset in the answer     v7  zstd allowed     v8  errors of single records     v9  flexible
 v12 the highest version before topic ids replace names
 acks=0 gets no answer; acks=1 and acks=all are answered alike: after the sync.
-A request for many partitions is worked off in turns. A batch that unpacks to much is unpacked in a thread. One that
-begins a segment does that in a turn of its own, over all connections: it makes files.
+A request for many partitions is worked off in turns. A batch that unpacks to much is unpacked in a thread, and one that
+the topic stores with another codec is compressed in one. A batch that begins a segment does that in a turn of its own,
+over all connections: it makes files.
 Most requests hold one batch: they are decoded, and their responses encoded, in one compiled step each.
 """
 
@@ -22,7 +23,7 @@ from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.partition import Appended, NeedsRoll, Partition
 from logmark.wire import batches, fast_requests
 from logmark.wire import produce as wire
-from logmark.wire.batches import BatchRules, ProducedBatch
+from logmark.wire.batches import BatchRules, NeedsThread, ProducedBatch
 
 if TYPE_CHECKING:
     from logmark.broker.dispatch import Request
@@ -53,7 +54,7 @@ Topics = list[tuple[str, list[wire.PartitionAnswer]]]
 class _Later(Exception):
     """A batch for which this turn of the event loop is too short.
 
-    It is checked already and begins a segment, or it unpacks to so much that it is checked in a thread.
+    It is checked already and begins a segment, or it is checked in a thread: it unpacks to much, or is built again.
     """
 
     def __init__(self, checked: ProducedBatch | None) -> None:
@@ -87,9 +88,12 @@ def handle_frame(
     appends = _Appends(message, request, refuse_with)
     if appends.cost > STEPS_IN_A_TURN:
         return LongWork(appends.run_in_turns())
+    cost = 0
     while appends.left:
+        if cost >= STEPS_IN_A_TURN:
+            return LongWork(appends.run_in_turns(), is_in_line=False)
         try:
-            appends.append_next()
+            cost += appends.append_next()
         except _Later as later:
             return LongWork(appends.run_in_turns(later.checked), is_in_line=False)
     return appends.answer()
@@ -109,7 +113,7 @@ def _append_only_batch(
     name = str(frame[name_at : name_at + name_size], "ascii")
     records = frame[records_at : records_at + records_size]
     try:
-        partition, appended = _append(name, index, records, request.broker, request.version)
+        partition, appended, _ = _append(name, index, records, request.broker, request.version)
     except Refused as refused:
         return _answer(acks, [(name, [_refused(index, refused)])], [], request)
     except LogFailed as failed:
@@ -158,11 +162,14 @@ class _Appends:
         """How many steps the appends take, about."""
         return sum(_cost(records) for _, records in self.left)
 
-    def append_next(self) -> None:
-        """Append the next batch; raises _Later if that takes a turn of its own."""
+    def append_next(self) -> int:
+        """Append the next batch and return how many steps that took; raises _Later if it takes a turn of its own."""
         (name, index), records = self.left[0]
-        self._note(name, index, partial(_append, name, index, records, self._broker, self._request.version))
+        unpacked = self._note(name, index, partial(_append, name, index, records, self._broker, self._request.version))
         self.left.popleft()
+        if unpacked < 0:
+            unpacked = DECOMPRESSED_BYTES_ON_LOOP_MAX if _is_compressed(records) else 0
+        return _cost(records) + unpacked // STEP_BYTES
 
     async def run_in_turns(self, *later: ProducedBatch | None) -> "Buffers | asyncio.Future[Buffers | None] | None":
         """Append what is left, with turns for others in between, and answer.
@@ -170,17 +177,18 @@ class _Appends:
         `later` is what has made the first batch wait.
         """
         pace = Pace()
+        # Others may have begun in this turn.
+        cost = STEPS_IN_A_TURN
         while self.left:
-            cost = _cost(self.left[0][1])
+            await pace.step(cost)
             if not later:
                 try:
-                    self.append_next()
+                    cost = self.append_next()
                 except _Later as found:
                     later = (found.checked,)
             if later:
                 await self._append_later(later[0], pace)
                 later, cost = (), STEPS_IN_A_TURN
-            await pace.step(cost)
         return self.answer()
 
     async def _append_later(self, batch: ProducedBatch | None, pace: Pace) -> None:
@@ -202,25 +210,32 @@ class _Appends:
         check = partial(
             batches.check_produced, records, rules, now_ms=broker.clock.now_ms(), produce_version=self._request.version
         )
-        async with broker.dispatcher.working(rules.decompressed_bytes_max):
+        assert records is not None  # else it was refused
+        # As it is unpacked, and as it is built again.
+        unpacked_max = rules.decompressed_bytes_max if _is_compressed(records) else len(records)
+        if not _is_compressed(records) or batches.is_recompressed(records[_ATTRIBUTES_AT], rules):
+            return await broker.dispatcher.recompress(check, 2 * unpacked_max)
+        async with broker.dispatcher.working(unpacked_max):
             return await broker.dispatcher.in_thread(check)
 
-    def _note(self, name: str, index: int, append: "Callable[[], tuple[Partition, Appended]]") -> None:
+    def _note(self, name: str, index: int, append: "Callable[[], tuple[Partition, Appended, int]]") -> int:
+        """Append a batch, note its answer, and return how many bytes its check has unpacked; -1 if it was refused."""
         answers = self._topics[name]
         try:
             if self._refuse_with is not None:
                 raise Refused(self._refuse_with)
-            partition, appended = append()
+            partition, appended, unpacked = append()
         except Refused as refused:
             answers.append(_refused(index, refused))
-            return
+            return -1
         except LogFailed as failed:
             answers.append(_refused_by_disk(index, failed))
-            return
+            return -1
         durable = partition.durable(appended.last_offset + 1)
         if durable is not None:
             self._waiting.append(_Waiting(answers, len(answers), durable))
         answers.append(_written(index, appended))
+        return unpacked
 
     def answer(self) -> "Buffers | asyncio.Future[Buffers | None] | None":
         """Return the answer, which waits for the disk."""
@@ -247,9 +262,13 @@ def _cost(records: memoryview | None) -> int:
     return 1 + (len(records) // STEP_BYTES if records is not None else 0)
 
 
+def _is_compressed(records: memoryview | None) -> bool:
+    return records is not None and len(records) > _ATTRIBUTES_AT and bool(records[_ATTRIBUTES_AT] & _CODEC)
+
+
 def _append(
     name: str, index: int, records: memoryview | None, broker: "Broker", version: int
-) -> tuple[Partition, Appended]:
+) -> tuple[Partition, Appended, int]:
     topic = broker.logs.topic(name)
     if topic is None or topic.is_internal or not 0 <= index < len(topic.partitions):
         topic = _find_topic(name, index, broker)
@@ -262,13 +281,25 @@ def _append(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not supported by this broker"
         )
     now_ms = broker.clock.now_ms()
-    if attributes & _CODEC:
-        batch = _check_compressed(records, topic.rules, now_ms, version)
-    else:
-        batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=version)
+    rules = topic.rules
+    if (
+        rules.compression_type != "producer"
+        and len(records) > _ATTRIBUTES_AT
+        and batches.is_recompressed(attributes, rules)
+    ):
+        raise _Later(None)
+    try:
+        if attributes & _CODEC:
+            batch = _check_compressed(records, rules, now_ms, version)
+        else:
+            batch = batches.check_produced(
+                records, rules, now_ms=now_ms, produce_version=version, may_rebuild=False
+            )
+    except NeedsThread:
+        raise _Later(None) from None
     partition = topic.partitions[index]
     try:
-        return partition, partition.append(batch, now_ms=now_ms, may_roll=False)
+        return partition, partition.append(batch, now_ms=now_ms, may_roll=False), batch.unpacked_size
     except NeedsRoll:
         raise _Later(batch) from None
 
@@ -278,7 +309,9 @@ def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, versi
     if DECOMPRESSED_BYTES_ON_LOOP_MAX < len(records) <= rules.max_message_bytes:
         raise _Later(None)
     try:
-        return batches.check_produced(records, _on_loop(rules), now_ms=now_ms, produce_version=version)
+        return batches.check_produced(
+            records, _on_loop(rules), now_ms=now_ms, produce_version=version, may_rebuild=False
+        )
     except Refused as refused:
         is_for_thread = (
             refused.code is ErrorCode.MESSAGE_TOO_LARGE
@@ -290,9 +323,9 @@ def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, versi
         raise
 
 
-def _append_checked(name: str, index: int, batch: ProducedBatch, broker: "Broker") -> tuple[Partition, Appended]:
+def _append_checked(name: str, index: int, batch: ProducedBatch, broker: "Broker") -> tuple[Partition, Appended, int]:
     partition = _find_topic(name, index, broker).partitions[index]
-    return partition, partition.append(batch, now_ms=broker.clock.now_ms())
+    return partition, partition.append(batch, now_ms=broker.clock.now_ms()), 0
 
 
 def _find_topic(name: str, index: int, broker: "Broker") -> "Topic":
