@@ -744,6 +744,26 @@ def test_small_batches_that_unpack_to_much_are_unpacked_in_turns(
     serve(tmp_path, work)
 
 
+def test_batches_of_many_connections_are_unpacked_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        value = bytes(produce_api.DECOMPRESSED_BYTES_ON_LOOP_MAX - 1000)
+        await client.produce(("wide", list(range(20))))
+        turns.count(monkeypatch, codecs, "decompress")
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
+            for index, each in enumerate(clients):
+                for _ in range(2):
+                    each.send_produce(("wide", [index]), value=value, codec=codecs.ZSTD)
+            for each in clients:
+                assert [[1], [2]] == [await base_offsets(each) for _ in range(2)]
+        assert 40 == sum(turns.calls.values())
+        # Those that came in this turn, and the one whose turn it is.
+        most = produce_api.DECOMPRESSED_BYTES_IN_A_TURN // produce_api.DECOMPRESSED_BYTES_ON_LOOP_MAX
+        assert turns.most <= most + 1 + 1
+
+    serve(tmp_path, work)
+
+
 # One connection
 
 

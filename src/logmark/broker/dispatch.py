@@ -153,6 +153,8 @@ class Dispatcher:
         self._changing: dict[str, asyncio.Task[None]] = {}
         # The small requests of this turn of the event loop that change groups.
         self._changes_in_turn = 0
+        # The bytes that compressed batches of all connections have unpacked to in this turn; small ones do not count.
+        self.unpacked_in_turn = 0
         self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
         # For look-ups by time, which read and unpack a batch.
         self.look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
@@ -247,6 +249,15 @@ class Dispatcher:
 
     def _begin_turn(self) -> None:
         self._changes_in_turn = 0
+
+    def count_unpacked(self, size_bytes: int) -> None:
+        """Count what a compressed batch has unpacked to on the event loop, for all connections."""
+        if not self.unpacked_in_turn:
+            self._broker.loop.call_soon(self._begin_unpacking_turn)
+        self.unpacked_in_turn += size_bytes
+
+    def _begin_unpacking_turn(self) -> None:
+        self.unpacked_in_turn = 0
 
     def _work_long(
         self,

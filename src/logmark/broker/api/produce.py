@@ -45,6 +45,8 @@ _CODEC = 0x07
 
 # A batch that unpacks to more is unpacked in a thread: this much takes a millisecond or two.
 DECOMPRESSED_BYTES_ON_LOOP_MAX = 1024 * 1024
+# What batches of all connections unpack to in a turn of the event loop; what comes later waits for a turn of its own.
+DECOMPRESSED_BYTES_IN_A_TURN = 4 * 1024 * 1024
 # Checking and writing so many bytes takes as long as a step.
 STEP_BYTES = 32 * 1024
 
@@ -60,6 +62,10 @@ class _Later(Exception):
     def __init__(self, checked: ProducedBatch | None) -> None:
         super().__init__()
         self.checked = checked
+
+
+class _NextTurn(Exception):
+    """A compressed batch that waits: enough was unpacked in this turn of the event loop."""
 
 
 class _Waiting(NamedTuple):
@@ -94,6 +100,8 @@ def handle_frame(
             return LongWork(appends.run_in_turns(), is_in_line=False)
         try:
             cost += appends.append_next()
+        except _NextTurn:
+            return LongWork(appends.run_in_turns(), is_in_line=False)
         except _Later as later:
             return LongWork(appends.run_in_turns(later.checked), is_in_line=False)
     return appends.answer()
@@ -118,9 +126,10 @@ def _append_only_batch(
         return _answer(acks, [(name, [_refused(index, refused)])], [], request)
     except LogFailed as failed:
         return _answer(acks, [(name, [_refused_by_disk(index, failed)])], [], request)
-    except _Later as later:
+    except (_Later, _NextTurn) as found:
         message = wire.ProduceRequest(None, acks, 0, [(name, [wire.PartitionData(index, records)])])
-        return LongWork(_Appends(message, request).run_in_turns(later.checked), is_in_line=False)
+        later = (found.checked,) if isinstance(found, _Later) else ()
+        return LongWork(_Appends(message, request).run_in_turns(*later), is_in_line=False)
     if acks == 0:
         return None
     base, last, append_time_ms, log_start, _ = appended
@@ -162,10 +171,14 @@ class _Appends:
         """How many steps the appends take, about."""
         return sum(_cost(records) for _, records in self.left)
 
-    def append_next(self) -> int:
-        """Append the next batch and return how many steps that took; raises _Later if it takes a turn of its own."""
+    def append_next(self, *, is_in_turn: bool = False) -> int:
+        """Append the next batch and return how many steps that took.
+
+        Raises _Later if it takes a turn of its own, _NextTurn if this is none for long work, and too much was unpacked.
+        """
         (name, index), records = self.left[0]
-        unpacked = self._note(name, index, partial(_append, name, index, records, self._broker, self._request.version))
+        append = partial(_append, name, index, records, self._broker, self._request.version, is_in_turn=is_in_turn)
+        unpacked = self._note(name, index, append)
         self.left.popleft()
         if unpacked < 0:
             unpacked = DECOMPRESSED_BYTES_ON_LOOP_MAX if _is_compressed(records) else 0
@@ -183,7 +196,7 @@ class _Appends:
             await pace.step(cost)
             if not later:
                 try:
-                    cost = self.append_next()
+                    cost = self.append_next(is_in_turn=True)
                 except _Later as found:
                     later = (found.checked,)
             if later:
@@ -267,7 +280,7 @@ def _is_compressed(records: memoryview | None) -> bool:
 
 
 def _append(
-    name: str, index: int, records: memoryview | None, broker: "Broker", version: int
+    name: str, index: int, records: memoryview | None, broker: "Broker", version: int, *, is_in_turn: bool = False
 ) -> tuple[Partition, Appended, int]:
     topic = broker.logs.topic(name)
     if topic is None or topic.is_internal or not 0 <= index < len(topic.partitions):
@@ -290,7 +303,11 @@ def _append(
         raise _Later(None)
     try:
         if attributes & _CODEC:
-            batch = _check_compressed(records, rules, now_ms, version)
+            if not is_in_turn and broker.dispatcher.unpacked_in_turn >= DECOMPRESSED_BYTES_IN_A_TURN:
+                raise _NextTurn
+            batch = _check_compressed(records, rules, now_ms, version, broker)
+            if batch.unpacked_size >= STEP_BYTES:
+                broker.dispatcher.count_unpacked(batch.unpacked_size)
         else:
             batch = batches.check_produced(
                 records, rules, now_ms=now_ms, produce_version=version, may_rebuild=False
@@ -304,7 +321,9 @@ def _append(
         raise _Later(batch) from None
 
 
-def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, version: int) -> ProducedBatch:
+def _check_compressed(
+    records: memoryview, rules: BatchRules, now_ms: int, version: int, broker: "Broker"
+) -> ProducedBatch:
     """Return the batch, checked; raises _Later if it unpacks to more than can be checked at once."""
     if DECOMPRESSED_BYTES_ON_LOOP_MAX < len(records) <= rules.max_message_bytes:
         raise _Later(None)
@@ -313,6 +332,7 @@ def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, versi
             records, _on_loop(rules), now_ms=now_ms, produce_version=version, may_rebuild=False
         )
     except Refused as refused:
+        broker.dispatcher.count_unpacked(DECOMPRESSED_BYTES_ON_LOOP_MAX)
         is_for_thread = (
             refused.code is ErrorCode.MESSAGE_TOO_LARGE
             and len(records) <= rules.max_message_bytes
