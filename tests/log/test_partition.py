@@ -3,7 +3,7 @@
 import pytest
 
 from logmark.errors import ErrorCode, Refused
-from logmark.log.appender import EARLY_ROLL_BYTES, MANY_SEGMENTS
+from logmark.log.appender import EARLY_ROLL_BYTES, MANY_SEGMENTS, PRODUCERS_OF_A_SNAPSHOT
 from logmark.log.partition import NeedsRoll
 from logmark.wire import batches
 from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, batch, settings, topic_id, values
@@ -175,6 +175,25 @@ def test_a_partition_with_many_segments_begins_an_early_one_with_many_bytes_or_a
     driver.clock.advance(seconds=60)
     assert MANY_SEGMENTS + 2 == append()
     assert {MANY_SEGMENTS + 2} == {append() for _ in range(10)}
+
+
+def test_a_partition_with_many_producers_has_fewer_early_segments(driver: LogDriver) -> None:
+    partition = driver.create()
+    for number in range(PRODUCERS_OF_A_SNAPSHOT):
+        partition.append(batch(b"x", producer=(PRODUCER_ID + number, 0, 0)), now_ms=NOW_MS)
+    driver.settle(partition)
+    partition.configure(settings(segment_ms=1))
+
+    for later_ms in range(0, 10 * MANY_SEGMENTS, 10):
+        driver.append(partition, b"x", timestamp_ms=NOW_MS + 10 + later_ms)
+        driver.finish(partition)
+
+    assert MANY_SEGMENTS // 2 == len(partition.segments)
+    for _ in range(2):
+        driver.append(partition, bytes(EARLY_ROLL_BYTES), timestamp_ms=NOW_MS + 100_000)
+    assert MANY_SEGMENTS // 2 == len(partition.segments)
+    driver.append(partition, b"x", timestamp_ms=NOW_MS + 100_000)
+    assert MANY_SEGMENTS // 2 + 1 == len(partition.segments)
 
 
 def test_segments_by_size_are_begun_however_many_there_are(driver: LogDriver) -> None:

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 MANY_SEGMENTS = 50
 EARLY_ROLL_BYTES = 64 * 1024
 EARLY_ROLL_MS = 60_000
+# With so many producers a segment counts twice, with twice as many three times: each comes with a snapshot of all.
+PRODUCERS_OF_A_SNAPSHOT = 1000
 
 
 class NeedsRoll(Exception):
@@ -276,9 +278,12 @@ class Appender:
             or segment.index_bytes >= self._index_bytes_max
             or segment.time_index_bytes >= self._time_index_bytes_max
         )
-        return is_due and (
-            len(self._segments) < MANY_SEGMENTS
-            or size >= EARLY_ROLL_BYTES
+        if not is_due:
+            return False
+        weight = 1 + len(self._state.producers) // PRODUCERS_OF_A_SNAPSHOT
+        return (
+            weight * len(self._segments) < MANY_SEGMENTS
+            or size >= weight * EARLY_ROLL_BYTES
             or now_ms - segment.created_ms >= EARLY_ROLL_MS
         )
 
