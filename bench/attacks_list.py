@@ -509,16 +509,35 @@ class Bombs(Attacker):
         made = [produce_to_all(bomb(codec, inflated_bytes), self.sizes["partitions"]) for codec in self.sizes["codecs"]]
         self.saw["bytes of the largest request"] = max(map(len, made))
         self.begin()
-        self.in_threads(self.sizes["connections"], lambda number: self._produce(made[number % len(made)]))
+        self.in_threads(
+            self.sizes["connections"], lambda number: self.repeat(lambda one: self.send(one, made[number % len(made)]))
+        )
 
-    def _produce(self, made: bytes) -> None:
+    def send(self, one: Link, made: bytes) -> None:
+        """Send a Produce request, and count what became of its batches."""
+        answer = produce.decode_response(PRODUCE_VERSION, one.exchange(made)[4:])
+        for partition in answer.topics[0][1]:
+            error = partition.error_code
+            self.saw[f"batches with error code {error}" if error else "batches accepted"] += 1
+
+
+class ExpensiveTopic(Bombs):
+    """Produces to a topic with settings that make work of each batch; each is later than the one before."""
+
+    def prepare(self) -> None:
+        sides.create_topic(self.address, LOG_TOPIC, self.sizes["partitions"], self.sizes["settings"])
+
+    def attack(self) -> None:
+        value = bytes(random.Random(7).choices(b"ab", k=self.sizes["bytes"]))
+        numbers = itertools.count()
+        self.begin()
+
         def send(one: Link) -> None:
-            answer = produce.decode_response(PRODUCE_VERSION, one.exchange(made)[4:])
-            for partition in answer.topics[0][1]:
-                error = partition.error_code
-                self.saw[f"batches with error code {error}" if error else "batches accepted"] += 1
+            later_ms = int(time.time() * 1000) + next(numbers) % 1000 * 10
+            batch = bytes(batches.build([(None, value)], timestamp_ms=later_ms))
+            self.send(one, produce_to_all(batch, self.sizes["partitions"]))
 
-        self.repeat(send)
+        self.in_threads(self.sizes["connections"], lambda _: self.repeat(send))
 
 
 class DeepPipeline(Attacker):
@@ -872,6 +891,26 @@ ATTACKS = {
             full={"connections": 1, "partitions": 100, "inflated_mib": 100, "codecs": [codecs.ZSTD]},
             quick={"partitions": 20},
             tiny={"partitions": 3, "inflated_mib": 10},
+        ),
+        Attack(
+            name="rolled-segments",
+            sentence="One connection produces to {partitions} partitions of a topic with a segment for each record.",
+            attacker=ExpensiveTopic,
+            full={
+                "connections": 1, "partitions": 50, "bytes": 1,
+                "settings": {"segment.ms": "1", "segment.index.bytes": "24"},
+            },
+            tiny={"partitions": 3},
+        ),
+        Attack(
+            name="recompression",
+            sentence="One connection produces batches of {bytes:,} bytes to a topic that stores gzip of level 9.",
+            attacker=ExpensiveTopic,
+            full={
+                "connections": 1, "partitions": 1, "bytes": 1_000_000,
+                "settings": {"compression.type": "gzip", "compression.gzip.level": "9"},
+            },
+            tiny={"bytes": 100_000},
         ),
         Attack(
             name="deep-pipeline",

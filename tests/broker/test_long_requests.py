@@ -49,8 +49,10 @@ from logmark.coordination.group_coordinator import GroupCoordinator
 from logmark.coordination.internal_log import LogBatch
 from logmark.errors import ErrorCode
 from logmark.log.partition import Partition
-from logmark.wire import batches, codecs, frames, messages, produce
+from logmark.log.segment import Segment
+from logmark.wire import batches, codecs, columns, frames, messages, produce
 from tests.harness.patches import in_this_thread
+from tests.oracle import records as oracle
 
 PARTITIONS = 2000
 TIMESTAMP_MS = 1_700_000_000_000
@@ -554,6 +556,71 @@ def test_a_record_behind_a_request_for_many_partitions_is_appended_after_it(
     serve(tmp_path, work)
 
 
+ROLLING = {"segment.ms": "1"}
+
+
+def produce_frame(*indexes: int, topic: str = "rolling", later_ms: int = 0, version: int = 7) -> bytes:
+    """A Produce request with one record for each partition; version 9 is what most clients send."""
+    batch = memoryview(batches.build([(None, b"v")], timestamp_ms=TIMESTAMP_MS + later_ms))
+    wanted = [(topic, [produce.PartitionData(index, batch) for index in indexes])]
+    body = produce.encode_request(version, produce.ProduceRequest(None, -1, 1000, wanted))
+    return frames.request_frame(0, version, 1, "test", flexible=version >= 9, body=body)
+
+
+async def base_offsets(client: Client, version: int = 7) -> list[int]:
+    """The base offsets in the next answer to a Produce request."""
+    frame = (await client.receive_frame())[4 + (version >= 9) :]
+    ((_, found),) = produce.decode_response(version, frame).topics
+    assert {ErrorCode.NONE} == {answer.error_code for answer in found}
+    return [answer.base_offset for answer in found]
+
+
+def test_a_request_of_which_each_batch_begins_a_segment_begins_one_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        await broker.logs.create_topic("rolling", 20, ROLLING)
+        turns.count(monkeypatch, Segment, "create")
+        for number in range(3):
+            client.writer.write(produce_frame(*range(20), later_ms=10 * number))
+        for number in range(3):
+            assert [number] * 20 == await base_offsets(client)
+        assert 3 * 20 == sum(turns.calls.values())
+        assert 1 == turns.most
+
+    serve(tmp_path, work)
+
+
+@pytest.mark.parametrize("version", [7, 9])
+def test_of_many_connections_one_begins_a_segment_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        await broker.logs.create_topic("rolling", 20, ROLLING)
+        turns.count(monkeypatch, Segment, "create")
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
+            for index, each in enumerate(clients):
+                for number in range(3):
+                    each.writer.write(produce_frame(index, later_ms=10 * number, version=version))
+            for each in clients:
+                assert [[0], [1], [2]] == [await base_offsets(each, version) for _ in range(3)]
+        assert 3 * 20 == sum(turns.calls.values())
+        assert 1 == turns.most
+
+    serve(tmp_path, work)
+
+
+def test_a_batch_that_gets_its_time_from_the_broker_is_stamped_once_though_it_begins_a_segment(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        await broker.logs.create_topic("rolling", 1, {"message.timestamp.type": "LogAppendTime"})
+        for version in (7, 9):
+            client.writer.write(produce_frame(0, version=version))
+        assert [[0], [1]] == [await base_offsets(client, version) for version in (7, 9)]
+
+    serve(tmp_path, work)
+
+
 def test_of_what_is_produced_twice_to_a_partition_the_last_counts(tmp_path: Path) -> None:
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         answers = await client.produce(*[("wide", [0])] * 3000, ("wide", [0, 0, 1]))
@@ -587,6 +654,112 @@ def test_a_batch_that_unpacks_to_much_is_unpacked_beside_the_loop_and_counted(
         limit = broker.config.int("max.decompressed.message.bytes")
         assert [(False, limit), (True, 0)] == checked
         assert used == broker.budget.used
+
+    serve(tmp_path, work)
+
+
+def test_batches_of_another_codec_are_compressed_in_a_few_threads_and_in_order_while_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compress = codecs.compress
+    begun: list[int] = []
+    # The broker runs in the thread of the test.
+    loop_thread = threading.get_ident()
+    may_compress = threading.Event()
+
+    def held(codec: int, data: Any, level: int | None = None) -> bytes:
+        begun.append(threading.get_ident())
+        assert loop_thread != threading.get_ident()
+        assert may_compress.wait(60)
+        return compress(codec, data, level)
+
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        used = broker.budget.used
+        await broker.logs.create_topic("packed", 10, {"compression.type": "gzip"})
+        monkeypatch.setattr(codecs, "compress", held)
+        try:
+            async with AsyncExitStack() as stack:
+                clients = [await stack.enter_async_context(client_of(broker)) for _ in range(10)]
+                for index, each in enumerate(clients):
+                    each.writer.write(produce_frame(index, topic="packed"))
+                    each.writer.write(produce_frame(index, topic="packed", version=9))
+                    each.writer.write(produce_frame(index, topic="wide"))
+                await wait_for(lambda: len(begun) >= dispatch.RECOMPRESSIONS_AT_ONCE)
+                await client.produce(("wide", [20]))
+                await client.ask(heartbeat, 3, group_id="group", generation_id=1, member_id="nobody")
+                assert dispatch.RECOMPRESSIONS_AT_ONCE == len(begun)
+                wide = broker.logs.topic("wide")
+                assert wide is not None
+                assert [0] * 10 == [wide.partitions[index].log_end_offset for index in range(10)], "they came later"
+                may_compress.set()
+                for each in clients:
+                    assert [[0], [1]] == [await base_offsets(each, version) for version in (7, 9)]
+                    assert [0] == await base_offsets(each)
+        finally:
+            may_compress.set()
+        assert 20 == len(begun)
+        await wait_for(lambda: len(broker.connections) == 1)
+        assert used == broker.budget.used
+
+    serve(tmp_path, work)
+
+
+def test_records_with_wrong_offset_deltas_are_numbered_again_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    encode = columns.encode_records
+
+    def noted(*arguments: Any) -> bytearray:
+        threads.append(threading.get_ident())
+        return encode(*arguments)
+
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        records = [oracle.Record(value=b"v", offset_delta=0) for _ in range(2)]
+        batch = memoryview(oracle.encode_batch(oracle.Batch(records=records, base_timestamp=TIMESTAMP_MS)))
+        wanted = [("wide", [produce.PartitionData(0, batch)])]
+        monkeypatch.setattr(columns, "encode_records", noted)
+        for version in (7, 9):
+            body = produce.encode_request(version, produce.ProduceRequest(None, -1, 1000, wanted))
+            client.writer.write(frames.request_frame(0, version, 1, "test", flexible=version >= 9, body=body))
+        assert [[0], [2]] == [await base_offsets(client, version) for version in (7, 9)]
+        assert 2 == len(threads)
+        assert threading.get_ident() not in threads
+
+    serve(tmp_path, work)
+
+
+def test_small_batches_that_unpack_to_much_are_unpacked_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        value = bytes(produce_api.DECOMPRESSED_BYTES_ON_LOOP_MAX - 1000)
+        await client.produce(("wide", list(range(20))))
+        turns.count(monkeypatch, codecs, "decompress")
+        ((_, answers),) = await client.produce(("wide", list(range(20))), value=value, codec=codecs.ZSTD)
+        assert [1] * 20 == [answer.base_offset for answer in answers]
+        assert 20 == sum(turns.calls.values())
+        assert turns.most <= 1 + STEPS_IN_A_TURN * produce_api.STEP_BYTES // len(value)
+
+    serve(tmp_path, work)
+
+
+def test_batches_of_many_connections_are_unpacked_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
+        value = bytes(produce_api.DECOMPRESSED_BYTES_ON_LOOP_MAX - 1000)
+        await client.produce(("wide", list(range(20))))
+        turns.count(monkeypatch, codecs, "decompress")
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
+            for index, each in enumerate(clients):
+                for _ in range(2):
+                    each.send_produce(("wide", [index]), value=value, codec=codecs.ZSTD)
+            for each in clients:
+                assert [[1], [2]] == [await base_offsets(each) for _ in range(2)]
+        assert 40 == sum(turns.calls.values())
+        # Those that came in this turn, and the one whose turn it is.
+        most = produce_api.DECOMPRESSED_BYTES_IN_A_TURN // produce_api.DECOMPRESSED_BYTES_ON_LOOP_MAX
+        assert turns.most <= most + 1 + 1
 
     serve(tmp_path, work)
 

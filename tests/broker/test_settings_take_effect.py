@@ -1,5 +1,6 @@
 """Topic settings take effect on a running broker: each is altered as clients alter it, and then seen."""
 
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,22 @@ def test_segment_index_bytes_and_index_interval_bytes(running: RunningBroker) ->
         running.produce(100)
 
     assert 2 <= running.segments() <= 4
+
+
+def test_compression_type_and_compression_gzip_level(running: RunningBroker) -> None:
+    sizes = [0]
+    for settings in (
+        {"compression_type": "gzip"}, {"compression_gzip_level": 1}, {"compression_gzip_level": 9},
+        {"compression_type": "uncompressed"},
+    ):  # fmt: skip
+        running.alter(**settings)
+        assert 0 == running.produce(100_000)
+        sizes.append(sum(log.stat().st_size for log in running.folder.glob("*.log")))
+    usual, fastest, smallest, plain = (later - before for before, later in itertools.pairwise(sizes))
+    assert usual < fastest < 1000
+    # A level above 6 counts as 6, which is the default.
+    assert usual == smallest
+    assert 100_000 < plain
 
 
 def test_retention_ms(running: RunningBroker) -> None:

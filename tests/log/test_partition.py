@@ -3,8 +3,10 @@
 import pytest
 
 from logmark.errors import ErrorCode, Refused
+from logmark.log.appender import EARLY_ROLL_BYTES, MANY_SEGMENTS, PRODUCERS_OF_A_SNAPSHOT
+from logmark.log.partition import NeedsRoll
 from logmark.wire import batches
-from tests.log.directory_driver import NOW_MS, LogDriver, batch, settings, topic_id, values
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, batch, settings, topic_id, values
 
 
 def test_records_get_offsets_in_the_order_in_which_they_come(driver: LogDriver) -> None:
@@ -151,6 +153,67 @@ def test_a_segment_rolls_when_its_index_is_full(driver: LogDriver) -> None:
     # 48 bytes hold six offset entries, and four time entries of which one is reserved; timestamps are all equal.
     assert all(len(segment.offset_index) <= 6 for segment in partition.segments)
     assert [0, 7, 14] == [segment.base_offset for segment in partition.segments]
+
+
+@pytest.mark.parametrize("config", [{"segment_ms": 1}, {"segment_index_bytes": 24, "index_interval_bytes": 0}])
+def test_a_partition_with_many_segments_begins_an_early_one_with_many_bytes_or_after_a_minute(
+    driver: LogDriver, config: dict[str, int]
+) -> None:
+    partition = driver.create(config=settings(**config))
+
+    def append(value: bytes = b"x") -> int:
+        driver.append(partition, value, timestamp_ms=NOW_MS + 10 * partition.log_end_offset)
+        return len(partition.segments)
+
+    while append() < MANY_SEGMENTS:
+        assert partition.log_end_offset <= 3 * MANY_SEGMENTS
+    assert {MANY_SEGMENTS} == {append() for _ in range(100)}
+
+    append(bytes(EARLY_ROLL_BYTES))
+    assert MANY_SEGMENTS + 1 == append()
+    assert {MANY_SEGMENTS + 1} == {append() for _ in range(10)}
+    driver.clock.advance(seconds=60)
+    assert MANY_SEGMENTS + 2 == append()
+    assert {MANY_SEGMENTS + 2} == {append() for _ in range(10)}
+
+
+def test_a_partition_with_many_producers_has_fewer_early_segments(driver: LogDriver) -> None:
+    partition = driver.create()
+    for number in range(PRODUCERS_OF_A_SNAPSHOT):
+        partition.append(batch(b"x", producer=(PRODUCER_ID + number, 0, 0)), now_ms=NOW_MS)
+    driver.settle(partition)
+    partition.configure(settings(segment_ms=1))
+
+    for later_ms in range(0, 10 * MANY_SEGMENTS, 10):
+        driver.append(partition, b"x", timestamp_ms=NOW_MS + 10 + later_ms)
+        driver.finish(partition)
+
+    assert MANY_SEGMENTS // 2 == len(partition.segments)
+    for _ in range(2):
+        driver.append(partition, bytes(EARLY_ROLL_BYTES), timestamp_ms=NOW_MS + 100_000)
+    assert MANY_SEGMENTS // 2 == len(partition.segments)
+    driver.append(partition, b"x", timestamp_ms=NOW_MS + 100_000)
+    assert MANY_SEGMENTS // 2 + 1 == len(partition.segments)
+
+
+def test_segments_by_size_are_begun_however_many_there_are(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_bytes=100))
+    for _ in range(2 * MANY_SEGMENTS):
+        driver.append(partition, b"x")
+
+    assert 2 * MANY_SEGMENTS == len(partition.segments)
+
+
+def test_an_append_that_may_not_begin_a_segment_leaves_no_trace(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_ms=1))
+    first, later = batch(b"x", producer=(PRODUCER_ID, 0, 0)), batch(b"y", timestamp_ms=NOW_MS + 10)
+    for sent, count in ((first, 0), (later, 1)):
+        with pytest.raises(NeedsRoll):
+            partition.append(sent, now_ms=NOW_MS, may_roll=False)
+        assert (count, count) == (partition.log_end_offset, len(partition.segments))
+        partition.append(sent, now_ms=NOW_MS)
+    assert [0, 1] == [segment.base_offset for segment in partition.segments]
+    assert {0: b"x", 1: b"y"} == values(driver.reopen())
 
 
 def test_offsets_in_a_segment_never_outgrow_its_index(driver: LogDriver) -> None:

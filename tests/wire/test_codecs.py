@@ -42,6 +42,21 @@ def test_another_implementation_reads_what_was_compressed_and_the_other_way_roun
     assert data == codecs.decompress(codec, oracle.compress(codec, data), bytes_max=300)
 
 
+LEVELS = {codecs.GZIP: (1, 6, -1, 9), codecs.LZ4: (3, 12, 9, 17), codecs.ZSTD: (-5, 12, 3, 22)}
+
+
+@pytest.mark.parametrize("codec", LEVELS, ids=named)
+def test_a_level_of_kafka_takes_effect_up_to_the_highest_that_is_quick(codec: int) -> None:
+    low, high, default, highest = LEVELS[codec]
+    data = bytes(random.Random(1).choices(b"ab", k=50_000))
+    packed = {level: codecs.compress(codec, data, level) for level in (low, high, default, highest)}
+
+    assert len(packed[low]) > len(packed[high])
+    assert packed[default] == codecs.compress(codec, data)
+    assert packed[highest] == packed[high]
+    assert {data} == {oracle.decompress(codec, each) for each in packed.values()}
+
+
 @pytest.mark.parametrize("codec", CODECS, ids=named)
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_is_taken(codec: int, kind: type) -> None:

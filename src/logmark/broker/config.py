@@ -116,8 +116,8 @@ _ALL_SETTINGS = (
 # Names of a server.properties that a single node has no use for.
 _WITHOUT_MEANING_EXACT = frozenset((
     "auto.leader.rebalance.enable", "background.threads", "broker.heartbeat.interval.ms", "broker.id",
-    "broker.rack", "broker.session.timeout.ms", "compression.gzip.level", "compression.lz4.level",
-    "compression.zstd.level", "default.replication.factor", "delete.records.purgatory.purge.interval.requests",
+    "broker.rack", "broker.session.timeout.ms", "default.replication.factor",
+    "delete.records.purgatory.purge.interval.requests",
     "early.start.listeners", "fetch.purgatory.purge.interval.requests", "inter.broker.listener.name",
     "inter.broker.protocol.version", "log.dir", "log.flush.scheduler.interval.ms",
     "log.flush.start.offset.checkpoint.interval.ms", "log.message.downconversion.enable",

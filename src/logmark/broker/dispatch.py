@@ -12,6 +12,7 @@ later requests that change the same group wait behind it, whichever connection t
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -51,6 +52,8 @@ GROUP_CHANGES_IN_A_TURN = 64
 LONG_WORKS_AT_ONCE = 4
 LOOK_UPS_AT_ONCE = 2
 LONG_WORK_BYTES = 1024 * 1024
+# Batches that are compressed again at one time. Each takes a processor for as long as half a second.
+RECOMPRESSIONS_AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
 # What the objects of a request and of its answer take in memory, at most, for each byte of the request and in all.
 MEMORY_PER_BYTE, MEMORY_OF_OBJECTS_MAX = 30, 600 * messages.REQUEST_OBJECTS_MAX
 
@@ -150,9 +153,14 @@ class Dispatcher:
         self._changing: dict[str, asyncio.Task[None]] = {}
         # The small requests of this turn of the event loop that change groups.
         self._changes_in_turn = 0
+        # The bytes that compressed batches of all connections have unpacked to in this turn; small ones do not count.
+        self.unpacked_in_turn = 0
         self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
         # For look-ups by time, which read and unpack a batch.
         self.look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        # For batches that are compressed again: in threads of their own, because large requests wait for the others.
+        self._recompressions = asyncio.Semaphore(RECOMPRESSIONS_AT_ONCE)
+        self._recompressors = ThreadPoolExecutor(RECOMPRESSIONS_AT_ONCE, thread_name_prefix="logmark-recompression")
         # The first one starts with the first large request.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="logmark-large-requests")
 
@@ -166,6 +174,7 @@ class Dispatcher:
         for task in self._tasks:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._recompressors.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, frame: memoryview, connection: "Connection") -> Answer:
         """Return the response to one request: ready, later or never (acks=0).
@@ -240,6 +249,15 @@ class Dispatcher:
 
     def _begin_turn(self) -> None:
         self._changes_in_turn = 0
+
+    def count_unpacked(self, size_bytes: int) -> None:
+        """Count what a compressed batch has unpacked to on the event loop, for all connections."""
+        if not self.unpacked_in_turn:
+            self._broker.loop.call_soon(self._begin_unpacking_turn)
+        self.unpacked_in_turn += size_bytes
+
+    def _begin_unpacking_turn(self) -> None:
+        self.unpacked_in_turn = 0
 
     def _work_long(
         self,
@@ -374,6 +392,11 @@ class Dispatcher:
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Return what a call returns that takes long; not in the threads that wait for the disk."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def recompress(self, call: Callable[[], T], memory_bytes: int) -> T:
+        """Return what a call returns that compresses a batch: few at a time, in the order in which they came."""
+        async with self._recompressions, self.working(memory_bytes):
+            return await asyncio.get_running_loop().run_in_executor(self._recompressors, call)
 
     @asynccontextmanager
     async def working(self, memory_bytes: int) -> AsyncIterator[None]:

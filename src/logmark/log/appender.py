@@ -29,6 +29,19 @@ from logmark.wire.batches import ProducedBatch
 logger = logging.getLogger(__name__)
 
 
+# A partition with so many segments begins a new one early, by time or because an index is full, only when the active
+# one has so many bytes or is so old. Else a client with segment.ms=1 could make three files for each of its records.
+MANY_SEGMENTS = 50
+EARLY_ROLL_BYTES = 64 * 1024
+EARLY_ROLL_MS = 60_000
+# With so many producers a segment counts twice, with twice as many three times: each comes with a snapshot of all.
+PRODUCERS_OF_A_SNAPSHOT = 1000
+
+
+class NeedsRoll(Exception):
+    """An append that begins a segment, where the caller allows no roll: nothing has been written."""
+
+
 class Appended(NamedTuple):
     """The offsets of an appended batch; a duplicate has those of the first time, and may not be durable yet."""
 
@@ -104,11 +117,13 @@ class Appender:
 
     # Appending
 
-    def append(self, batch: ProducedBatch, *, now_ms: int, from_client: bool = True) -> Appended:
+    def append(
+        self, batch: ProducedBatch, *, now_ms: int, from_client: bool = True, may_roll: bool = True
+    ) -> Appended:
         """Append a batch at the log end, or return the offsets that the same batch got before.
 
         Raises LogFailed if the log has stopped or the disk refuses the write, Refused if the producer's sequence or
-        the size of the batch is wrong.
+        the size of the batch is wrong, NeedsRoll if the batch begins a segment and may not.
         """
         state = self._state
         if state.failure is not None:
@@ -124,7 +139,7 @@ class Appender:
                 return Appended(
                     written.base_offset, written.last_offset, written.timestamp, state.log_start_offset, True
                 )  # fmt: skip
-        base = self._write(batch, now_ms)
+        base = self._write(batch, now_ms, may_roll=may_roll)
         last = base + batch.last_offset_delta
         if is_idempotent:
             state.producers.record(batch, last_offset=last, seen_ms=now_ms)
@@ -166,7 +181,9 @@ class Appender:
         append_time = now_ms if self._is_log_append_time else -1
         return Appended(offset, offset, append_time, state.log_start_offset, False)
 
-    def _write(self, batch: ProducedBatch, now_ms: int, *, aborts: int | None = None) -> int:
+    def _write(
+        self, batch: ProducedBatch, now_ms: int, *, aborts: int | None = None, may_roll: bool = True
+    ) -> int:
         """Write a batch at the log end and return its first offset; a marker may abort a producer's transaction."""
         size = batch.size
         if size > self._segment_bytes:
@@ -182,6 +199,8 @@ class Appender:
                 self._committer.prepare(size)
             segment = self._segments.active
             if segment is None or self._must_roll(segment, batch, last, now_ms):
+                if not may_roll:
+                    raise NeedsRoll
                 segment = self._begin_segment()
             batches.assign_offset(batch, base)
             position = segment.size
@@ -250,13 +269,22 @@ class Appender:
         size = segment.size
         if not size or size + batch.size > self._segment_bytes:
             return size > 0
+        if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            return True
         first = segment.first_timestamp
         waited_ms = batch.max_timestamp - first if first >= 0 else now_ms - segment.created_ms
-        return (
+        is_due = (
             waited_ms > self._segment_ms
-            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
             or segment.index_bytes >= self._index_bytes_max
             or segment.time_index_bytes >= self._time_index_bytes_max
+        )
+        if not is_due:
+            return False
+        weight = 1 + len(self._state.producers) // PRODUCERS_OF_A_SNAPSHOT
+        return (
+            weight * len(self._segments) < MANY_SEGMENTS
+            or size >= weight * EARLY_ROLL_BYTES
+            or now_ms - segment.created_ms >= EARLY_ROLL_MS
         )
 
     def roll(self) -> None:
@@ -292,8 +320,10 @@ class Appender:
         # Not before: a log that cannot begin for long would add them with every attempt.
         flush_state.add_syncs(*begun)
         if old is not None:
+            # The snapshot syncs the folder, and with it the names of the new files.
             flush_state.add_syncs(old.file.sync, old.sync_indexes, self._snapshot_writer())
-        flush_state.add_syncs(partial(self._files.sync_directory, state.folder))
+        else:
+            flush_state.add_syncs(partial(self._files.sync_directory, state.folder))
         # From here until the flush has ended, threads may sync files of old segments.
         self._segments.hold()
         self._segments.begin(segment)

@@ -135,7 +135,7 @@ class FlushState:
         """Return the high watermark as a recovery point: no flush may prove what is not acknowledged."""
         state = self._state
         end = state.high_watermark
-        for segment in reversed(tuple(state.segments)):
+        for segment in reversed(state.segments):
             if segment.base_offset <= end:
                 return RecoveryPoint(end, segment.base_offset, segment.visible_bytes)
         return RecoveryPoint(end, end, 0)

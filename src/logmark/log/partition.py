@@ -20,7 +20,7 @@ from contextlib import suppress
 from logmark.clock import Clock
 from logmark.disk.file_system import FileSystem
 from logmark.errors import LogFailed, Malformed
-from logmark.log.appender import Appended, Appender
+from logmark.log.appender import Appended, Appender, NeedsRoll
 from logmark.log.checkpoints import Condition, ListedContent, ListedSegment, checksum_head
 from logmark.log.compaction_schedule import DirtyPart
 from logmark.log.damage import Damage
@@ -44,7 +44,7 @@ from logmark.log.timestamp_lookup import Found
 from logmark.log.write_recovery import WriteRecovery
 from logmark.wire.batches import HEADER_BYTES, BatchRules
 
-__all__ = ["Appended", "Partition", "batch_rules"]
+__all__ = ["Appended", "NeedsRoll", "Partition", "batch_rules"]
 
 
 def batch_rules(settings: TopicSettings, *, decompressed_bytes_max: int) -> BatchRules:
@@ -57,6 +57,7 @@ def batch_rules(settings: TopicSettings, *, decompressed_bytes_max: int) -> Batc
         timestamp_before_max_ms=settings.timestamp_before_max_ms,
         timestamp_after_max_ms=settings.timestamp_after_max_ms,
         compression_type=settings.compression_type,
+        compression_level=settings.compression_level,
     )
 
 

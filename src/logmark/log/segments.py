@@ -29,6 +29,9 @@ class Segments:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._listed)
 
+    def __reversed__(self) -> Iterator[Segment]:
+        return reversed(self._listed)
+
     def __len__(self) -> int:
         return len(self._listed)
 

@@ -127,9 +127,12 @@ SETTINGS: Mapping[str, Setting] = {
                  "What happens to old segments: they are deleted, compacted by key, or both."),
         _setting("compression.type", _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "producer",
                  "compression.type", "STRING", "The codec that batches are stored with; producer keeps the sender's."),
-        _setting("compression.gzip.level", _gzip_level, -1, "compression.gzip.level", "INT", _KEPT),
-        _setting("compression.lz4.level", _integer(1, 17), 9, "compression.lz4.level", "INT", _KEPT),
-        _setting("compression.zstd.level", _integer(-131072, 22), 3, "compression.zstd.level", "INT", _KEPT),
+        _setting("compression.gzip.level", _gzip_level, -1, "compression.gzip.level", "INT",
+                 "The level at which the broker compresses with gzip; one above 6 counts as 6."),
+        _setting("compression.lz4.level", _integer(1, 17), 9, "compression.lz4.level", "INT",
+                 "The level at which the broker compresses with lz4; one above 9 counts as 9 of the slow compressor."),
+        _setting("compression.zstd.level", _integer(-131072, 22), 3, "compression.zstd.level", "INT",
+                 "The level at which the broker compresses with zstd; one above 12 counts as 12."),
         _setting("delete.retention.ms", _integer(0, LONG_MAX), 86_400_000, "log.cleaner.delete.retention.ms", "LONG",
                  "How long a tombstone stays readable in a compacted topic."),
         _setting("file.delete.delay.ms", _integer(0, LONG_MAX), 60_000, "log.segment.delete.delay.ms", "LONG",
@@ -257,6 +260,12 @@ class TopicSettings:
     @cached_property
     def compression_type(self) -> str:
         return self.text("compression.type")
+
+    @cached_property
+    def compression_level(self) -> int | None:
+        """The level of the topic's codec; None if it has none."""
+        name = f"compression.{self.compression_type}.level"
+        return self._int(name) if name in SETTINGS else None
 
     @cached_property
     def is_log_append_time(self) -> bool:

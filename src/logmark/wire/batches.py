@@ -106,6 +106,12 @@ class BatchRules:
     timestamp_before_max_ms: int = _LONG_MAX
     timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
+    # One of Kafka's levels for that codec; None for the default.
+    compression_level: int | None = None
+
+
+class NeedsThread(Exception):
+    """A batch that must be built again, which takes too long for the event loop."""
 
 
 class ProducedBatch:
@@ -122,6 +128,7 @@ class ProducedBatch:
         "producer_id",
         "record_count",
         "size",
+        "unpacked_size",
     )
 
     def __init__(
@@ -147,6 +154,8 @@ class ProducedBatch:
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
         self.record_count = record_count
+        # The bytes that the check of a compressed batch has unpacked.
+        self.unpacked_size = 0
 
     @property
     def last_sequence(self) -> int:
@@ -301,10 +310,18 @@ def _seal(batch: bytearray | memoryview) -> None:
     _UINT32.pack_into(batch, CRC_AT, columns.crc32c(batch, ATTRIBUTES_AT, len(batch) - ATTRIBUTES_AT))
 
 
+def is_recompressed(attributes: int, rules: BatchRules) -> bool:
+    """Return whether a topic stores a batch with these attributes with another codec."""
+    return rules.compression_type not in ("producer", codecs.NAMES[min(attributes & CODEC_BITS, codecs.ZSTD)])
+
+
 def check_produced(
-    records: memoryview | None, rules: BatchRules, *, now_ms: int, produce_version: int
+    records: memoryview | None, rules: BatchRules, *, now_ms: int, produce_version: int, may_rebuild: bool = True
 ) -> ProducedBatch:
-    """Return the one batch in `records`, checked as Kafka's leader checks it and stamped as the topic asks."""
+    """Return the one batch in `records`, checked as Kafka's leader checks it and stamped as the topic asks.
+
+    Raises NeedsThread, with the records as they came, if the batch has to be built again and may not be.
+    """
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD, f"Produce version {produce_version} must have one record batch.")
     if rules.is_log_append_time:
@@ -323,17 +340,15 @@ def check_produced(
             raise _refusal(found, records, body, rules, earliest, latest)
     _, _, size, attributes, last_delta, base_time, max_time, producer, epoch, sequence, count, largest, dense = found
     if attributes & LOG_APPEND_TIME_BIT and (rules.is_log_append_time or max_time == NO_TIMESTAMP):
-        raise _refused_records(
-            [(index, "The producer set the timestamp type to LogAppendTime.") for index in range(count)],
-            ErrorCode.INVALID_TIMESTAMP,
-        )
+        raise _refused_append_time(count)
     if len(records) != size:
         records = records[:size]
     if records.readonly:
         records = memoryview(bytearray(records))
     batch = ProducedBatch(records, size, attributes, last_delta, base_time, max_time, producer, epoch, sequence, count)
     if not dense or rules.compression_type != "producer":
-        batch = _stored_as_asked(batch, body, rules, dense)
+        batch = _stored_as_asked(batch, body, rules, dense, may_rebuild)
+    batch.unpacked_size = 0 if body is None else len(body)
     if rules.is_log_append_time:
         _stamp(batch, attributes | LOG_APPEND_TIME_BIT, now_ms)
     elif max_time != largest or attributes & LOG_APPEND_TIME_BIT:
@@ -368,25 +383,30 @@ def _decompressed(codec: int, data: memoryview, rules: BatchRules) -> Buffer:
         raise Refused(ErrorCode.INVALID_RECORD, f"The records cannot be decompressed: {error}.") from None
 
 
-def _stored_as_asked(batch: ProducedBatch, body: Buffer | None, rules: BatchRules, is_dense: bool) -> ProducedBatch:
+def _stored_as_asked(
+    batch: ProducedBatch, body: Buffer | None, rules: BatchRules, is_dense: bool, may_rebuild: bool
+) -> ProducedBatch:
     """Return the batch with offset deltas 0, 1, 2, ... and the topic's codec; unchanged if it has them."""
     source = batch.attributes & CODEC_BITS
     target = source if rules.compression_type == "producer" else codecs.NAMES.index(rules.compression_type)
     if is_dense and source == target:
         return batch
+    if not may_rebuild:
+        raise NeedsThread
     plain: Buffer = batch.data[HEADER_BYTES:] if body is None else body
     if not is_dense:
         if source == target != codecs.NONE:
             raise Refused(ErrorCode.INVALID_RECORD, "The offset deltas of the compressed records are not 0, 1, 2, ...")
         # Kafka keeps wrong deltas of uncompressed records, and consumers then see offsets twice or never.
         plain = _renumbered(batch, rules)
+    packed = codecs.compress(target, plain, rules.compression_level) if target != codecs.NONE else plain
+    if HEADER_BYTES + len(packed) > rules.max_message_bytes:
+        raise _too_large(HEADER_BYTES + len(packed), rules)
     rebuilt = bytearray(batch.data[:HEADER_BYTES])
-    rebuilt += codecs.compress(target, plain)
+    rebuilt += packed
     _INT32.pack_into(rebuilt, LENGTH_AT, len(rebuilt) - OVERHEAD)
     _INT16.pack_into(rebuilt, ATTRIBUTES_AT, batch.attributes & ~CODEC_BITS | target)
     _seal(rebuilt)
-    if len(rebuilt) > rules.max_message_bytes:
-        raise _too_large(len(rebuilt), rules)
     return _produced(memoryview(rebuilt), read_header(rebuilt))
 
 
@@ -448,7 +468,7 @@ def _refusal(
     is_fixed = bool(attributes & LOG_APPEND_TIME_BIT)
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
-    for index, timestamp, has_no_key in columns.refused_records(
+    refused = columns.refused_records(
         records if body is None else body,
         HEADER_BYTES if body is None else 0,
         size if body is None else len(body),
@@ -458,18 +478,26 @@ def _refusal(
         rules.keys_required,
         earliest,
         latest,
-    ):
+    )
+    if not all(has_no_key for _, _, has_no_key in refused):
+        code = ErrorCode.INVALID_TIMESTAMP
+    for index, timestamp, has_no_key in refused[:_RECORD_ERRORS_MAX]:
         if has_no_key:
             errors.append((index, "A compacted topic takes no record without a key."))
         else:
-            code = ErrorCode.INVALID_TIMESTAMP
             errors.append((index, f"Timestamp {timestamp} is not between {earliest} and {latest}."))
-    return _refused_records(errors, code)
+    return _refused_records(errors, len(refused), code)
 
 
-def _refused_records(errors: list[tuple[int, str]], code: ErrorCode) -> Refused:
+def _refused_append_time(count: int) -> Refused:
+    told = "The producer set the timestamp type to LogAppendTime."
+    errors = [(index, told) for index in range(min(count, _RECORD_ERRORS_MAX))]
+    return _refused_records(errors, count, ErrorCode.INVALID_TIMESTAMP)
+
+
+def _refused_records(errors: list[tuple[int, str]], count: int, code: ErrorCode) -> Refused:
     return Refused(
         code,
-        f"{len(errors)} of the batch's records were refused, so none was written; the first: {errors[0][1]}",
-        record_errors=errors[:_RECORD_ERRORS_MAX],
+        f"{count} of the batch's records were refused, so none was written; the first: {errors[0][1]}",
+        record_errors=errors,
     )

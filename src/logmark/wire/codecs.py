@@ -19,6 +19,12 @@ from logmark.memory import anonymous_memory
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
+# The highest levels that take less than half a second for a mebibyte, whatever it holds.
+GZIP_LEVEL_MAX, LZ4_LEVEL_MAX, ZSTD_LEVEL_MAX = 6, 9, 12
+# Kafka's default level of lz4 means its fast compressor; with any other it takes the slow one.
+_LZ4_LEVEL_DEFAULT = 9
+_LZ4_SLOW_LEVEL_MIN = 3
+
 Bytes = bytes | bytearray | memoryview
 
 
@@ -51,9 +57,13 @@ def pieces(codec: int, data: Bytes, *, bytes_max: int) -> Iterator[Bytes]:
         yield piece
 
 
-def compress(codec: int, data: Bytes) -> bytes:
-    """Return the bytes compressed and framed as Kafka's own readers expect them."""
-    return _COMPRESS[codec](data)
+def compress(codec: int, data: Bytes, level: int | None = None) -> bytes:
+    """Return the bytes compressed and framed as Kafka's own readers expect them.
+
+    `level` is one of Kafka's levels for the codec, None its default. A level above GZIP_LEVEL_MAX, LZ4_LEVEL_MAX or
+    ZSTD_LEVEL_MAX counts as that: there are bytes of which a mebibyte takes seconds with it.
+    """
+    return _COMPRESS[codec](data, level)
 
 
 # Each decoder below returns at most bytes_max + 1 bytes: the one too many is how the caller knows.
@@ -309,12 +319,16 @@ def _zstd_frame(view: memoryview, start: int, parts: _Parts) -> tuple[int, int]:
     return at, blocks
 
 
-def _gzip(data: Bytes) -> bytes:
-    stream = zlib.compressobj(wbits=31)
+def _uncompressed(data: Bytes, level: int | None) -> bytes:
+    return bytes(data)
+
+
+def _gzip(data: Bytes, level: int | None) -> bytes:
+    stream = zlib.compressobj(-1 if level is None else min(level, GZIP_LEVEL_MAX), wbits=31)
     return stream.compress(data) + stream.flush()
 
 
-def _snappy(data: Bytes) -> bytes:
+def _snappy(data: Bytes, level: int | None) -> bytes:
     view = memoryview(data)
     parts = [_XERIAL_HEAD.pack(_XERIAL_MAGIC, _XERIAL_VERSION, _XERIAL_VERSION)]
     for at in range(0, len(view), _XERIAL_CHUNK_BYTES):
@@ -323,15 +337,18 @@ def _snappy(data: Bytes) -> bytes:
     return b"".join(parts)
 
 
-def _lz4(data: Bytes) -> bytes:
+def _lz4(data: Bytes, level: int | None) -> bytes:
+    is_fast = level is None or level == _LZ4_LEVEL_DEFAULT
     compressed: bytes = lz4.frame.compress(
-        bytes(data), block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
-    )
+        data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False,
+        compression_level=0 if is_fast else min(max(level or 0, _LZ4_SLOW_LEVEL_MIN), LZ4_LEVEL_MAX),
+    )  # fmt: skip
     return compressed
 
 
-def _zstandard(data: Bytes) -> bytes:
-    compressed: bytes = zstandard.ZstdCompressor().compress(data)
+def _zstandard(data: Bytes, level: int | None) -> bytes:
+    compressor = zstandard.ZstdCompressor() if level is None else zstandard.ZstdCompressor(min(level, ZSTD_LEVEL_MAX))
+    compressed: bytes = compressor.compress(data)
     return compressed
 
 
@@ -432,4 +449,4 @@ _PIECES: tuple[Callable[[Bytes, int], Iterator[Bytes]], ...] = (
     _plain_pieces, _gunzip_pieces, _unsnappy_pieces, _unlz4_pieces, _unzstd_pieces,
 )  # fmt: skip
 _DECOMPRESS: tuple[Callable[[Bytes, int], Bytes], ...] = (_plain, _gunzip, _unsnappy, _unlz4, _unzstd)
-_COMPRESS: tuple[Callable[[Bytes], bytes], ...] = (bytes, _gzip, _snappy, _lz4, _zstandard)
+_COMPRESS: tuple[Callable[[Bytes, int | None], bytes], ...] = (_uncompressed, _gzip, _snappy, _lz4, _zstandard)
