@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from logmark.broker import answers, connection, dispatch
+from logmark.broker import answers, connection, dispatch, work_line
 from logmark.broker.api import (
     api_versions,
     create_partitions,
@@ -50,7 +50,7 @@ from logmark.coordination.internal_log import LogBatch
 from logmark.errors import ErrorCode
 from logmark.log.partition import Partition
 from logmark.log.segment import Segment
-from logmark.wire import batches, codecs, columns, frames, messages, produce
+from logmark.wire import batches, codecs, columns, frames, message_compiler, messages, produce
 from tests.harness.patches import in_this_thread
 from tests.oracle import records as oracle
 
@@ -288,35 +288,43 @@ def test_many_long_requests_make_no_turn_longer_than_one_does(tmp_path: Path, mo
     serve(tmp_path, work)
 
 
-def test_a_large_request_is_decoded_and_its_answer_encoded_beside_the_loop(
+def test_a_large_request_is_decoded_and_its_answer_encoded_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: dict[str, set[int]] = {"decode_request": set(), "encode_response": set()}
-
-    def note(name: str) -> None:
-        called = getattr(messages, name)
-
-        def noted(*arguments: Any, **options: Any) -> Any:
-            threads[name].add(threading.get_ident())
-            return called(*arguments, **options)
-
-        monkeypatch.setattr(messages, name, noted)
-
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
-        for name in threads:
-            note(name)
-        await client.ask(api_versions, 0)
-        assert {threading.get_ident()} == threads["decode_request"] == threads["encode_response"]
-        for seen in threads.values():
-            seen.clear()
         request = frame_of(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
         assert len(request) > dispatch.LARGE_REQUEST_BYTES
-        client.writer.write(request)
-        await client.receive_frame()
-        for name, seen in threads.items():
-            assert seen and threading.get_ident() not in seen, name
+        for owner, name, portion in [
+            (messages, "decode_request_in_portions", message_compiler.DECODED_AT_ONCE),
+            # An element has at least one part.
+            (answers, "encode_in_portions", message_compiler.ENCODED_AT_ONCE),
+        ]:
+            count_portions(monkeypatch, turns, owner, name)
+            client.writer.write(request)
+            await client.receive_frame()
+            monkeypatch.undo()
+            assert PARTITIONS // portion <= sum(turns.calls.values())
+            assert 1 == turns.most
+            turns.calls.clear()
 
     serve(tmp_path, work)
+
+
+def count_portions(monkeypatch: pytest.MonkeyPatch, turns: TurnCounter, owner: Any, name: str) -> None:
+    """Count in each turn how many portions a generator has made."""
+    called = getattr(owner, name)
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        portions = called(*arguments, **options)
+        while True:
+            try:
+                portion = next(portions)
+            except StopIteration as stop:
+                return stop.value
+            turns.calls[turns._turn] += 1
+            yield portion
+
+    monkeypatch.setattr(owner, name, in_this_thread(counted, called))
 
 
 def test_a_large_request_that_cannot_be_read_costs_its_connection(tmp_path: Path) -> None:
@@ -409,29 +417,32 @@ def test_requests_behind_a_large_one_take_effect_after_it(tmp_path: Path) -> Non
     serve(tmp_path, work)
 
 
-def hold_threads(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Let no thread decode or encode; return an event that is set when one is asked to, and one that lets them."""
+def hold_decoding(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let no large request be decoded; return an event that is set when one is to be, and one that lets them."""
     asked, is_allowed = asyncio.Event(), asyncio.Event()
-    in_thread = broker.dispatcher.in_thread
+    decode = broker.dispatcher._decode_in_turns
 
-    async def held(call: Callable[[], Any]) -> Any:
+    async def held(*arguments: Any) -> Any:
         asked.set()
         await is_allowed.wait()
-        return await in_thread(call)
+        return await decode(*arguments)
 
-    monkeypatch.setattr(broker.dispatcher, "in_thread", held)
+    monkeypatch.setattr(broker.dispatcher, "_decode_in_turns", held)
     return asked, is_allowed
 
 
-async def hold_line(broker: Broker) -> None:
+def hold_line(broker: Broker) -> None:
     """Let no long work begin."""
-    for _ in range(dispatch.LONG_WORKS_AT_ONCE):
-        await broker.dispatcher._long_works.acquire()
+    for lane in (broker.dispatcher.work_line.short, broker.dispatcher.work_line.heavy):
+        assert not lane.under_way
+        lane.at_once = 0
 
 
 def release_line(broker: Broker) -> None:
-    for _ in range(dispatch.LONG_WORKS_AT_ONCE):
-        broker.dispatcher._long_works.release()
+    line = broker.dispatcher.work_line
+    for lane, at_once in ((line.short, work_line.SHORT_AT_ONCE), (line.heavy, work_line.HEAVY_AT_ONCE)):
+        lane.at_once = at_once
+        lane.begin_next()
 
 
 async def committed(client: Client, group: str = "group") -> dict[int, int]:
@@ -443,7 +454,7 @@ def test_a_commit_takes_effect_after_a_larger_one_that_came_before_it_from_a_cli
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
-        asked, is_allowed = hold_threads(broker, monkeypatch)
+        asked, is_allowed = hold_decoding(broker, monkeypatch)
         async with client_of(broker) as going:
             going.send(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS), offset=5)))
             await asked.wait()
@@ -477,7 +488,7 @@ def test_a_commit_takes_effect_after_a_change_of_its_group_that_waits_in_line(tm
 
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         await client.ask(offset_commit, 8, **commit_fields(commit_of([0], offset=1)))
-        await hold_line(broker)
+        hold_line(broker)
         async with client_of(broker) as first, client_of(broker) as later:
             first.send(api, version, **fields())
             await wait_for(lambda: any(each.is_busy for each in broker.connections))
@@ -513,7 +524,7 @@ def test_requests_of_a_member_are_decided_in_order(tmp_path: Path) -> None:
 
 def test_large_requests_in_line_count_against_the_memory_of_clients(tmp_path: Path) -> None:
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
-        await hold_line(broker)
+        hold_line(broker)
         request = frame_of(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
@@ -829,7 +840,7 @@ def test_many_connections_that_commit_have_one_commit_each_in_a_turn_beyond_a_li
 
 def test_a_client_that_pipelines_requests_for_all_topics_has_one_under_way(tmp_path: Path) -> None:
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
-        await hold_line(broker)
+        hold_line(broker)
         for _ in range(20):
             client.send(metadata, 1, topics=None)
         await wait_for(lambda: any(each.is_busy for each in broker.connections))
@@ -856,7 +867,7 @@ def test_clients_that_share_a_response_get_it_in_turns_and_it_counts_once(
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         monkeypatch.setattr(metadata, "SharedBytes", counted)
         turns.count(monkeypatch, metadata, "SharedBytes")
-        await hold_line(broker)
+        hold_line(broker)
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
             await wait_for(lambda: len(broker.connections) == 21)
@@ -883,7 +894,7 @@ def test_large_requests_for_all_topics_leave_their_turn_to_the_work_that_they_wa
 
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
         async with AsyncExitStack() as stack:
-            count = dispatch.LONG_WORKS_AT_ONCE
+            count = work_line.SHORT_AT_ONCE
             clients = [await stack.enter_async_context(client_of(broker)) for _ in range(count)]
             for each in clients:
                 each.writer.write(request)
@@ -1069,6 +1080,8 @@ def test_the_reader_that_is_blocked_for_longest_is_closed_when_large_requests_wa
             # The transport has them, so they cannot be read again.
             blocked.held_bytes = blocked._outbox._handed_over = 1 << 40
             broker.sweep(broker.loop.time())
+            assert blocked in broker.connections, "it has taken something just now"
+            broker.sweep(broker.loop.time() + 2)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
                 await slow.receive_frame()
         while len(broker.connections) > 1:
@@ -1146,7 +1159,7 @@ def test_a_join_that_is_too_large_is_refused_before_it_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(broker: Broker, client: Client, turns: TurnCounter) -> None:
-        asked, _ = hold_threads(broker, monkeypatch)
+        asked, _ = hold_decoding(broker, monkeypatch)
 
         refused = await client.ask(join_group, 3, **large_join(2_000_000))
 

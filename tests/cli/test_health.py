@@ -7,7 +7,11 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from logmark.broker import work_line
+from logmark.broker.answers import LARGE
 from logmark.cli.health import WIDTH
+from logmark.client.errors import BrokerUnreachable
+from logmark.client.router import Router
 from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
@@ -232,6 +236,34 @@ def test_a_broker_without_a_connection_left_tells_its_health_all_the_same(settin
     assert (DEGRADED, DEGRADED) == (done.exit_code, told.exit_code)
     assert [problem] == told.json["problems"]
     assert "3 of 3 open" == state_of(done)["partitions"]
+
+
+def test_the_long_requests_of_others_do_not_keep_a_broker_from_telling_its_health(
+    own: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own.create_topic("wide", 2 * LARGE)
+    # No long work begins any more.
+    monkeypatch.setattr(work_line._Lane, "begin_next", lambda lane: None)
+
+    done = health(own)
+
+    assert HEALTHY == done.exit_code
+    assert f"{2 * LARGE + 3} of {2 * LARGE + 3} open" == state_of(done)["partitions"]
+
+
+def test_a_broker_that_tells_its_health_and_is_slow_otherwise_is_exit_code_1(
+    own: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def time_out(router: Router, topics: object = None) -> None:
+        raise BrokerUnreachable("The broker did not answer in time.")
+
+    monkeypatch.setattr(Router, "metadata", time_out)
+
+    done = health(own, "-o", "json")
+
+    assert DEGRADED == done.exit_code
+    (problem,) = done.json["problems"]
+    assert "Broker 1 tells its health, but is slow to answer clients: The broker did not answer in time." == problem
 
 
 def test_a_mistake_in_the_options_is_exit_code_2() -> None:

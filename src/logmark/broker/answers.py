@@ -9,18 +9,19 @@ from collections.abc import Callable, Coroutine
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from logmark.broker.event_loop_turns import Steps, run_at_once, run_in_turns
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace, Steps, run_at_once, run_in_turns
 from logmark.log.file_range import FileRange
-from logmark.wire.messages import Message, encode, encode_response, is_flexible
+from logmark.wire.message_compiler import ENCODED_AT_ONCE
+from logmark.wire.messages import Message, encode_in_portions, encode_response, is_flexible
 from logmark.wire.primitives import write_varint
 
 if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
     from logmark.broker.memory_budget import MemoryBudget
 
 
-
 class SharedBody:
-    """The body of a response that many connections send: the memory budget counts it once, as long as one needs it."""
+    """A body that many connections send, or a part of one: the memory budget counts it once while one needs it."""
 
     __slots__ = ("_budget", "data")
 
@@ -36,18 +37,18 @@ class SharedBody:
 class SharedBytes:
     """What one connection has not sent yet of a shared body."""
 
-    __slots__ = ("_at", "_body")
+    __slots__ = ("_at", "body")
 
     def __init__(self, body: SharedBody) -> None:
-        self._body = body
+        self.body = body
         self._at = 0
 
     def __len__(self) -> int:
-        return len(self._body.data) - self._at
+        return len(self.body.data) - self._at
 
     @property
     def bytes_in_memory(self) -> int:
-        """How many bytes are held for this connection alone."""
+        """How many bytes the connection has to count: none, as the body is counted by itself."""
         return 0
 
     def drop_bytes(self) -> None:
@@ -55,7 +56,7 @@ class SharedBytes:
 
     def take(self, size: int) -> memoryview:
         """Return the next bytes, at most so many, and advance behind them."""
-        taken = self._body.data[self._at : self._at + size]
+        taken = self.body.data[self._at : self._at + size]
         self._at += len(taken)
         return taken
 
@@ -122,43 +123,108 @@ class LateAnswer:
 Answer = Buffers | asyncio.Future[Buffers | None] | LateAnswer | None
 
 
-class LongBody:
-    """The body of a response with an array of thousands of messages, encoded one by one.
+class LongParts:
+    """The bytes of a long answer while it is encoded: the memory budget counts them until the client has taken them.
 
-    As one message it would keep the event loop, or in a thread the interpreter's lock, for a tenth of a second.
+    They replace the memory that was reserved for the answer.
     """
 
-    _PIECES_IN_A_BUFFER = 50
+    # Shorter bytes are joined to pieces of about this size, longer ones stay as they are: a group has them, too.
+    _PIECE_BYTES = 64 * 1024
+    _LONG_BYTES = 16 * 1024
 
-    def __init__(self, schema: ModuleType, version: int) -> None:
-        self._schema = schema
-        self._version = version
-        self._is_flexible = is_flexible(schema, version)
-        self._count = 0
-        self._pieces: list[bytes] = []
-        self._buffers: Buffers = []
+    def __init__(self, request: "Request") -> None:
+        self._request = request
+        self._pieces: Buffers = []
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
 
-    def add(self, element: Message) -> None:
-        """Encode the next element of the array."""
-        self._pieces.append(encode(type(element), self._version, element, flexible=self._is_flexible))
-        self._count += 1
-        if len(self._pieces) == self._PIECES_IN_A_BUFFER:
-            self._join()
+    async def encode(self, message: Message, pace: Pace, *, flexible: bool) -> None:
+        """Encode a message, with others' turns in between."""
+        for parts in encode_in_portions(message, self._request.version, flexible=flexible):
+            for part in parts:
+                if len(part) >= self._LONG_BYTES:
+                    self._join()
+                    self._keep(part)
+                else:
+                    self._parts.append(part)
+                    self._parts_bytes += len(part)
+            if self._parts_bytes >= self._PIECE_BYTES:
+                self._join()
+            # Messages that have few parts take some of a turn.
+            await pace.step(1 + STEPS_IN_A_TURN * len(parts) // ENCODED_AT_ONCE)
+
+    def finish(self) -> Buffers:
+        """Return the bytes: the usual short answer in one piece that is not counted."""
+        if not self._pieces:
+            return [b"".join(self._parts)]
+        self._join()
+        return self._pieces
 
     def _join(self) -> None:
-        self._buffers.append(b"".join(self._pieces))
-        self._pieces.clear()
+        if self._parts:
+            self._keep(b"".join(self._parts))
+            self._parts.clear()
+            self._parts_bytes = 0
+
+    def _keep(self, data: bytes) -> None:
+        request = self._request
+        self._pieces.append(SharedBytes(SharedBody(data, request.broker.budget)))
+        if request.reservation is not None:
+            request.reservation.replace(len(data))
+
+
+class LongBody:
+    """The body of a response with an array of thousands of messages, made and encoded one by one.
+
+    As one message it would keep the event loop for a tenth of a second, and its objects take much more memory than its
+    bytes.
+    """
+
+    def __init__(self, schema: ModuleType, request: "Request") -> None:
+        self._schema = schema
+        self._version = request.version
+        self._is_flexible = is_flexible(schema, request.version)
+        self._count = 0
+        self._pace = Pace()
+        self._parts = LongParts(request)
+
+    async def add(self, element: Message) -> None:
+        """Encode the next element of the array, with others' turns in between."""
+        self._count += 1
+        await self._parts.encode(element, self._pace, flexible=self._is_flexible)
 
     def finish(self, response: Message) -> Buffers:
         """Return the body of a response whose array is empty and its last field, with the elements in it."""
-        self._join()
         body = encode_response(self._schema, self._version, response)
         end = len(body) - self._is_flexible
         if self._is_flexible:
             head = body[: end - 1] + write_varint(self._count + 1)
         else:
             head = body[: end - 4] + self._count.to_bytes(4, "big")
-        return [head, *self._buffers, body[end:]]
+        buffers = self._parts.finish()
+        if len(buffers) == 1 and isinstance(only := buffers[0], bytes):
+            return [b"".join((head, only, body[end:]))]
+        return [head, *buffers, body[end:]]
+
+
+async def encode_long(schema: ModuleType, request: "Request", response: Message) -> Buffers:
+    """Return the body of a long response, which is encoded with others' turns in between."""
+    parts = LongParts(request)
+    await parts.encode(response, Pace(), flexible=is_flexible(schema, request.version))
+    return parts.finish()
+
+
+async def share_long(schema: ModuleType, request: "Request", response: Message) -> list[SharedBody]:
+    """Return the body of a long response as `encode_long` does, in parts that many connections may send."""
+    bodies: list[SharedBody] = []
+    for each in await encode_long(schema, request, response):
+        if isinstance(each, SharedBytes):
+            bodies.append(each.body)
+        else:
+            assert isinstance(each, bytes)
+            bodies.append(SharedBody(each, request.broker.budget))
+    return bodies
 
 
 class LateReply:
@@ -187,15 +253,34 @@ class LongWork:
     """A handler's answer that takes many turns of the event loop to find, or to encode.
 
     Its connection is held until the work is done, so that no later request of it is handled before. The dispatcher
-    encodes the message that the work returns in a thread.
+    encodes the message that the work returns in turns.
     """
 
-    __slots__ = ("is_in_line", "work")
+    __slots__ = ("_source", "is_in_line", "memory_bytes", "work")
 
-    def __init__(self, work: "Coroutine[Any, Any, Message | Answer | LongWork]", *, is_in_line: bool = True) -> None:
-        """Take the work; it does not queue if it only waits for other work, which does."""
-        self.work = work
+    def __init__(
+        self,
+        work: "Coroutine[Any, Any, Message | Answer | LongWork]",
+        *,
+        is_in_line: bool = True,
+        memory_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        """Take the work; it does not queue if it only waits for other work, which does.
+
+        `memory_bytes` returns how much its answer may take, and what it is made of; it is asked before the work queues.
+        """
+        self._source = self.work = work
         self.is_in_line = is_in_line
+        self.memory_bytes = memory_bytes
+
+    def wrap(self, work: "Coroutine[Any, Any, Answer]") -> None:
+        """Let other work take the place of this, which it awaits."""
+        self.work = work
+
+    def close(self) -> None:
+        """Give up the work, also if it was never begun."""
+        self.work.close()
+        self._source.close()
 
 
 # So many topics or partitions take a fraction of a millisecond; more are looked at in turns.

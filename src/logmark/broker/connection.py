@@ -25,6 +25,7 @@ from logmark.broker.outbox import (
     drop_bytes,
     limit_unsent_bytes,
     memory_of,
+    shared_bytes_of,
 )  # fmt: skip
 from logmark.disk.file_system import OpenFile
 from logmark.errors import Malformed
@@ -53,8 +54,10 @@ READY_BYTES_MAX = 1 << 20
 CONNECTION_BYTES = 12 * 1024
 FRAME_SECONDS_MIN = 30.0
 FRAME_BYTES_PER_SECOND_MIN = 64 * 1024
-# How long a request may come more slowly than that while others wait for memory.
+# How long a request may come more slowly than that, or responses be taken, while others wait for memory.
 SLOW_SECONDS_MAX = 10.0
+# A client that has taken nothing for longer does not take its responses.
+TAKING_SECONDS_MAX = 1.0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -132,6 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_waiting_for_budget:
             self._broker.budget.withdraw(self._budget_is_there)
         self._release_frame()
+        self._count_ready(-self._ready_bytes)
         pending, self._pending = self._pending, deque()
         for answer in pending:
             answer.cancel()
@@ -279,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._send(answer)
                 return
             drop_bytes(answer)
-            self._ready_bytes += memory_of(answer)
+            self._count_ready(memory_of(answer))
             ready: asyncio.Future[Buffers | None] = self._broker.loop.create_future()
             ready.set_result(answer)
             self._pending.append(ready)
@@ -304,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
             if buffers is not None:
                 self._send(buffers)
         if not pending:
-            self._ready_bytes = 0
+            self._count_ready(-self._ready_bytes)
         elif isinstance(completed, asyncio.Future) and not completed.cancelled() and completed.exception() is None:
             # It waits for the ones before it.
             drop_bytes(completed.result() or ())
@@ -352,12 +356,32 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._hold_or_go_on()
 
+    def _count_ready(self, size_bytes: int) -> None:
+        """Count what ready responses take that wait for the one before them."""
+        if size_bytes:
+            self._ready_bytes += size_bytes
+            self._broker.budget.hold(size_bytes)
+
     def _count_held(self) -> None:
         """Count what the responses that wait take of the memory budget."""
         held = 0 if self._outbox is None else self._outbox.memory_bytes
         if held != self.held_bytes:
             self._broker.hold_responses(held - self.held_bytes)
             self.held_bytes = held
+
+    def is_fast_reader(self, now: float) -> bool:
+        """Return whether the client is taking its responses, and has had little time for them; ask if others wait."""
+        began = now if self.blocked_at is None else self.blocked_at
+        return now - self.active_at < TAKING_SECONDS_MAX and now - began < SLOW_SECONDS_MAX
+
+    @property
+    def response_bytes(self) -> int:
+        """How much memory its responses take, also those that wait for the one before them and those that it shares."""
+        waiting = [] if self._outbox is None else [self._outbox.shared_bytes]
+        for answer in self._pending:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                waiting.append(shared_bytes_of(answer.result() or ()))
+        return self.held_bytes + self._ready_bytes + sum(waiting)
 
     def drop_bytes(self) -> None:
         """Free the memory of records that wait: they are read again when the client takes them."""

@@ -4,27 +4,30 @@ Every request enters by `Dispatcher.answer`, which reads its header and makes th
 handler answers at once with a message, or later with an awaitable. What it refuses with `Refused` becomes the
 response's error code here, once for every API. A request that cannot be read costs its connection, nothing else.
 
-A large request is decoded in a thread, and the answer to it encoded in one: each takes the time of thousands of small
-requests. Such long work holds its connection, so that its requests take effect in order, and the group that it changes:
-later requests that change the same group wait behind it, whichever connection they come from.
+A large request is decoded in turns of the event loop, and the answer to it encoded in turns: each takes the time of
+thousands of small requests. Such long work holds its connection, so that its requests take effect in order, and the
+group that it changes: later requests that change the same group wait behind it, whichever connection they come from. It
+begins when its memory is reserved, in the order of `work_line`.
 """
 
 import asyncio
 import inspect
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logmark.broker import api
-from logmark.broker.answers import Answer, Buffers, LateAnswer, LateReply, LongWork
+from logmark.broker.answers import Answer, Buffers, LateAnswer, LateReply, LongWork, encode_long
 from logmark.broker.connection_limit import HEALTH_KEYS, TOO_MANY
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace
 from logmark.broker.loop_watchdog import TimedCoroutine
+from logmark.broker.work_line import Reservation, WorkLine
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.wire import fast_requests, frames, messages
 from logmark.wire.primitives import BROKEN, Compact, Plain
@@ -40,7 +43,7 @@ T = TypeVar("T")
 API_VERSIONS_KEY = 18
 NEVER = 1 << 15
 
-# Requests above this size are decoded in a thread; one of this size takes a millisecond or two.
+# Requests above this size are decoded in turns; one of this size takes a millisecond or two.
 LARGE_REQUEST_BYTES = 16 * 1024
 # A larger answer is sent in two pieces.
 COPIED_BYTES_MAX = 16 * 1024
@@ -48,9 +51,8 @@ COPIED_BYTES_MAX = 16 * 1024
 # many of all connections are handled in one turn of the event loop; beyond that a connection has one.
 GROUP_CHANGE_COST = 4
 GROUP_CHANGES_IN_A_TURN = 64
-# Long work that is under way at one time, and the memory that each takes beside its request, about.
-LONG_WORKS_AT_ONCE = 4
 LOOK_UPS_AT_ONCE = 2
+# What long work takes beside its request if its handler says nothing else.
 LONG_WORK_BYTES = 1024 * 1024
 # Batches that are compressed again at one time. Each takes a processor for as long as half a second.
 RECOMPRESSIONS_AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
@@ -61,7 +63,7 @@ MEMORY_PER_BYTE, MEMORY_OF_OBJECTS_MAX = 30, 600 * messages.REQUEST_OBJECTS_MAX
 class Request:
     """Who asks, in which version: what a handler may want to know beside the message."""
 
-    __slots__ = ("api", "broker", "client_id", "connection", "correlation_id", "version")
+    __slots__ = ("api", "broker", "client_id", "connection", "correlation_id", "reservation", "version")
 
     def __init__(
         self,
@@ -78,6 +80,8 @@ class Request:
         self.client_id = client_id
         self.correlation_id = correlation_id
         self.api = api
+        # The memory of its answer, while long work makes it.
+        self.reservation: Reservation | None = None
 
     @property
     def client_host(self) -> str:
@@ -113,6 +117,8 @@ class Api:
     group_field: str | None
     # Whether a larger request is refused before it is decoded.
     has_bytes_max: bool
+    # Whether an answer may take much more memory than its request.
+    has_answer_bytes_max: bool
     # The version from which on the header of a response has tagged fields.
     flexible_responses_from: int
 
@@ -132,6 +138,7 @@ def table() -> dict[int, Api]:
             reads_frames=hasattr(handler, "handle_frame"),
             group_field=getattr(handler, "GROUP_FIELD", None),
             has_bytes_max=hasattr(handler, "request_bytes_max"),
+            has_answer_bytes_max=hasattr(handler, "answer_bytes_max"),
             # The header of the response to ApiVersions is plain in every version: the client knows nothing yet.
             flexible_responses_from=NEVER if handler.KEY == API_VERSIONS_KEY or flexible is None else flexible,
         )
@@ -155,13 +162,13 @@ class Dispatcher:
         self._changes_in_turn = 0
         # The bytes that compressed batches of all connections have unpacked to in this turn; small ones do not count.
         self.unpacked_in_turn = 0
-        self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
+        self.work_line = WorkLine(broker.budget)
         # For look-ups by time, which read and unpack a batch.
         self.look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        # For batches that are compressed again: in threads of their own, because large requests wait for the others.
+        # For batches that are compressed again: in threads of their own, because large batches wait for the others.
         self._recompressions = asyncio.Semaphore(RECOMPRESSIONS_AT_ONCE)
         self._recompressors = ThreadPoolExecutor(RECOMPRESSIONS_AT_ONCE, thread_name_prefix="logmark-recompression")
-        # The first one starts with the first large request.
+        # The first one starts with the first large batch or fetch.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="logmark-large-requests")
 
     def name_of(self, key: int) -> str:
@@ -208,7 +215,7 @@ class Dispatcher:
         if entry.reads_frames:
             answer: Answer | LongWork = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
             if isinstance(answer, LongWork):
-                return self._work_long(entry.name, answer, request.connection)
+                return self._work_long(request, answer, memory_bytes=0)
             return answer
         if len(frame) > LARGE_REQUEST_BYTES:
             if entry.has_bytes_max and len(frame) > entry.handler.request_bytes_max(self._broker):
@@ -216,24 +223,26 @@ class Dispatcher:
                 return _encode(request, refused)
             groups = _first_group(entry, frame, body_at, request.version)
             large = LongWork(self._answer_large(frame, body_at, request, refuse_with))
-            # The connection holds the memory of the request itself.
+            # The connection holds the memory of the request itself. What it asks for is known when it is decoded.
             memory_bytes = len(frame) + min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
-            return self._work_long(entry.name, large, request.connection, memory_bytes, groups)
+            if entry.has_answer_bytes_max:
+                memory_bytes += entry.handler.answer_bytes_max(self._broker, len(frame))
+            return self._work_long(request, large, memory_bytes, groups)
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
         groups = _changed_groups(entry, message)
         if groups:
             self._count_change(request.connection)
         if self._changing and not self._changing.keys().isdisjoint(groups):
             behind = LongWork(self._answer_message(message, request, refuse_with))
-            return self._work_long(entry.name, behind, request.connection, LONG_WORK_BYTES, groups)
+            return self._work_long(request, behind, LONG_WORK_BYTES, groups)
         result = _handle(message, request, refuse_with)
         if isinstance(result, messages.Message):
             return _encode(request, result)
         if isinstance(result, LateReply):
             return _encode_later(message, request, result)
         if isinstance(result, LongWork):
-            result.work = self._finish(message, result.work, request, is_long=True)
-            return self._work_long(entry.name, result, request.connection, LONG_WORK_BYTES, groups)
+            result.wrap(self._finish(message, result.work, request, is_long=True))
+            return self._work_long(request, result, LONG_WORK_BYTES, groups)
         assert inspect.isawaitable(result)
         return _detach(self._start(entry.name, self._finish(message, result, request)))
 
@@ -260,24 +269,20 @@ class Dispatcher:
         self.unpacked_in_turn = 0
 
     def _work_long(
-        self,
-        api: str,
-        long: LongWork,
-        connection: "Connection",
-        memory_bytes: int = 0,
-        groups: Collection[str] = (),
+        self, request: Request, long: LongWork, memory_bytes: int, groups: Collection[str] = ()
     ) -> "asyncio.Future[Buffers | None]":
         """Hold the connection and the groups while the handler works; what it waits for afterwards does not hold them.
 
         It waits for the disk, say, or as a join for the other members. The request waits behind all that
         change one of the groups before this returns.
         """
+        connection = request.connection
         answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
         before = {self._changing[group] for group in groups if group in self._changing}
 
         async def work() -> None:
             try:
-                answer = await self._in_line(long, memory_bytes, before)
+                answer = await self._in_line(request, long, memory_bytes, before)
             except Malformed as error:
                 connection.refuse(str(error))
                 answer = None
@@ -290,7 +295,9 @@ class Dispatcher:
             elif not answered.done():
                 answered.set_result(answer)
 
-        task = self._start(api, work())
+        task = self._start(request.api.name, work())
+        # It was never begun if this was cancelled in the line.
+        task.add_done_callback(lambda _: long.close())
         if groups:
             self._hold_groups(groups, task)
         connection.hold_during(task)
@@ -313,28 +320,39 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _in_line(self, long: LongWork, memory_bytes: int, before: "set[asyncio.Task[None]]") -> Any:
-        """Do long work when the work before it is done, few others are at work, and there is memory for it.
+    async def _in_line(
+        self, request: Request, long: LongWork, memory_bytes: int, before: "set[asyncio.Task[None]]"
+    ) -> Any:
+        """Do long work when the work before it is done, its turn has come, and there is memory for it.
 
         Thousands of connections may ask for all topics at once, and read none of the answers.
         """
-        try:
-            if before:
-                await asyncio.wait(before)
-            if not long.is_in_line:
-                return await long.work
-            async with self._long_works:
-                if not memory_bytes:
-                    return await long.work
-                async with self.working(memory_bytes):
-                    body = await long.work
+        if before:
+            await asyncio.wait(before)
+        answer: Any = long
+        while isinstance(answer, LongWork):
             # What a large request waits for may be in line itself.
-            return await body.work if isinstance(body, LongWork) else body
-        finally:
-            # It was never begun if this was cancelled in the line.
-            long.work.close()
+            long = answer
+            try:
+                answer = await self._work_in_turn(request, long, memory_bytes)
+            finally:
+                long.close()
+        return answer
 
-    def share(self, api: str, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Future[T]":
+    async def _work_in_turn(self, request: Request, long: LongWork, memory_bytes: int) -> Any:
+        if not long.is_in_line:
+            return await long.work
+        if long.memory_bytes is not None:
+            memory_bytes = max(long.memory_bytes(), 1)
+        async with self.work_line.begin(request.api.name, request.connection, memory_bytes) as request.reservation:
+            try:
+                return await long.work
+            finally:
+                request.reservation = None
+
+    def share(
+        self, request: Request, key: Hashable, memory_bytes: Callable[[], int], make: Callable[[], Awaitable[T]]
+    ) -> "asyncio.Future[T]":
         """Return the result of long work, which all requests share that ask for the same before it begins.
 
         Thousands of connections may ask for all topics at once. Requests that come while the work is under way share
@@ -347,7 +365,8 @@ class Dispatcher:
 
         async def work() -> None:
             try:
-                async with self._long_works, self.working(LONG_WORK_BYTES):
+                # Nobody's own: the line lets it begin as that of a new connection.
+                async with self.work_line.begin(request.api.name, shared, memory_bytes()) as request.reservation:
                     del self._shared[key]
                     shared.set_result(await make())
             except BaseException as error:
@@ -357,8 +376,10 @@ class Dispatcher:
                     shared.cancel()
                     raise
                 shared.set_exception(error)
+            finally:
+                request.reservation = None
 
-        self._start(api, work())
+        self._start(request.api.name, work())
         return shared
 
     async def _answer_large(
@@ -369,23 +390,35 @@ class Dispatcher:
         Memory is held for the work and not for the wait: what a join says about its member counts as its group's.
         """
         try:
-            message = await self.in_thread(
-                partial(messages.decode_request, request.api.schema, request.version, frame[body_at:])
-            )
+            message = await self._decode_in_turns(request, frame[body_at:])
         except Malformed as error:
             request.connection.refuse(str(error))
             return None
         return await self._answer_message(message, request, refuse_with)
+
+    async def _decode_in_turns(self, request: Request, body: memoryview) -> messages.Message:
+        pace = Pace()
+        portions = messages.decode_request_in_portions(request.api.schema, request.version, body)
+        while True:
+            try:
+                next(portions)
+            except StopIteration as stop:
+                message: messages.Message = stop.value
+                return message
+            await pace.step(STEPS_IN_A_TURN)
 
     async def _answer_message(
         self, message: messages.Message, request: Request, refuse_with: ErrorCode | None
     ) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
         result = _handle(message, request, refuse_with)
         if isinstance(result, messages.Message):
-            return await self.in_thread(partial(_encode, request, result))
+            return request.frame(await encode_long(request.api.schema, request, result))
         if isinstance(result, LongWork):
-            result.work = self._finish(message, result.work, request, is_long=True)
-            return await result.work if result.is_in_line else result
+            finished = self._finish(message, result.work, request, is_long=True)
+            if result.is_in_line:
+                return await finished
+            result.wrap(finished)
+            return result
         waiting = _as_future(result) if isinstance(result, LateReply) else result
         return self._start(request.api.name, self._finish(message, waiting, request, is_long=True))
 
@@ -398,22 +431,9 @@ class Dispatcher:
         async with self._recompressions, self.working(memory_bytes):
             return await asyncio.get_running_loop().run_in_executor(self._recompressors, call)
 
-    @asynccontextmanager
-    async def working(self, memory_bytes: int) -> AsyncIterator[None]:
+    def working(self, memory_bytes: int) -> "AbstractAsyncContextManager[Reservation]":
         """Hold memory for long work, which waits for it if others have taken too much."""
-        budget = self._broker.budget
-        begun = asyncio.Event()
-        if budget.begin_work(memory_bytes, begun.set):
-            begun.set()
-        try:
-            await begun.wait()
-            yield
-        finally:
-            # Who is cancelled while it waits may have been granted the memory in the same turn.
-            if begun.is_set():
-                budget.end_work(memory_bytes)
-            else:
-                budget.withdraw_work(begun.set)
+        return self.work_line.reserve(memory_bytes)
 
     async def _finish(
         self, message: messages.Message, result: Awaitable[Any], request: Request, *, is_long: bool = False
@@ -423,16 +443,18 @@ class Dispatcher:
         except Refused as refused:
             # A handler that waits for a future refers to it, and so to this error: a circle with the whole request.
             refused.__traceback__ = None
-            encode = partial(_encode_refusal, message, request, refused.code, refused.message)
+            refuse = partial(refusal, request.api, message, refused.code, request.version, refused.message)
+            reply = await self.in_thread(refuse) if is_long else refuse()
         except Exception:  # noqa: BLE001 - logged with its traceback
             _log_failed_handler(request)
-            encode = partial(_encode_refusal, message, request, ErrorCode.UNKNOWN_SERVER_ERROR)
-        else:
-            # A handler may encode a long answer itself, so that others have their turn meanwhile.
-            if isinstance(reply, list):
-                return request.frame(reply)
-            encode = partial(_encode, request, reply)
-        return await self.in_thread(encode) if is_long else encode()
+            refuse = partial(refusal, request.api, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
+            reply = await self.in_thread(refuse) if is_long else refuse()
+        # A handler may encode a long answer itself.
+        if isinstance(reply, list):
+            return request.frame(reply)
+        if not is_long:
+            return _encode(request, reply)
+        return request.frame(await encode_long(request.api.schema, request, reply))
 
 
 def _handle(

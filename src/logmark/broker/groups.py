@@ -168,6 +168,19 @@ class Groups:
         runtime = await self._runtime(group)
         return await runtime.read(lambda at: at.describe(group))
 
+    def offsets_bytes(self, group: str) -> int:
+        """Return how much memory the committed offsets of a group take, about; 0 if they are not loaded."""
+        coordinator = self._coordinator(group)
+        return 0 if coordinator is None else coordinator.offsets_bytes(group)
+
+    def members_bytes(self, group: str) -> int:
+        """Return how much memory a group takes without its offsets, about; 0 if it is not loaded."""
+        coordinator = self._coordinator(group)
+        return 0 if coordinator is None else coordinator.members_bytes(group)
+
+    def _coordinator(self, group: str) -> GroupCoordinator | None:
+        return self._runtimes[partition_of_group(group, len(self._runtimes))].coordinator if self._runtimes else None
+
     async def list_groups(self, pace: Pace) -> list[GroupListing]:
         """Return every group, once everything is loaded."""
         listed: list[GroupListing] = []

@@ -11,9 +11,10 @@ Groups and their committed offsets may take a half of it. They are kept longer t
 above their half is served, and does not take from the others' half.
 
 What is held beside requests (connections, responses, waiting fetches, groups) counts too, and cannot be refused
-afterwards. Work that may take much more memory than its request (the objects of a large request, the records of a
-compressed batch) begins when there is room for it. One alone always begins, unless what is held beside requests uses up
-the budget: the requests may be those that wait for their own work.
+afterwards. Work that may take much more memory than its request (the objects of a large request, a long answer, the
+records of a compressed batch) begins when there is room for it. Work that needs more than 1 MiB waits in a line of its
+own and leaves an eighth of the budget to the rest. One of each line always begins if no other is under way, unless what
+is held beside requests uses up its share of the budget: the requests may be those that wait for their own work.
 """
 
 import os
@@ -68,8 +69,9 @@ class MemoryBudget:
         self._waiting: dict[Size, deque[tuple[int, Granted]]] = {size: deque() for size in Size}
         self._groups = 0  # bytes of groups, also those above their share
         self.groups_max = bytes_max // 2
-        self._works = 0  # how many are under way
-        self._waiting_works: deque[tuple[int, Granted]] = deque()
+        # Works up to 1 MiB, and larger ones: how many are under way, and those that wait.
+        self._works = {Size.SMALL: 0, Size.LARGE: 0}
+        self._waiting_works: dict[Size, deque[tuple[int, Granted]]] = {size: deque() for size in self._works}
 
     @property
     def used(self) -> int:
@@ -79,7 +81,7 @@ class MemoryBudget:
     @property
     def has_waiting(self) -> bool:
         """Whether a request waits for memory."""
-        return any(self._waiting.values()) or bool(self._waiting_works)
+        return any(self._waiting.values()) or any(self._waiting_works.values())
 
     # Requests
 
@@ -127,35 +129,41 @@ class MemoryBudget:
 
     def begin_work(self, size_bytes: int, granted: Granted) -> bool:
         """Hold memory for work that begins now, or call back as soon as it can begin."""
-        if not self._waiting_works and self._has_room_for_work(size_bytes):
+        line = self._waiting_works[_size_of_work(size_bytes)]
+        if not line and self._has_room_for_work(size_bytes):
             self._take_work(size_bytes)
             return True
-        self._waiting_works.append((size_bytes, granted))
+        line.append((size_bytes, granted))
         return False
 
-    def end_work(self, size_bytes: int) -> None:
-        """Give back what the work has held."""
-        self._works -= 1
-        self.hold(-size_bytes)
+    def end_work(self, size_bytes: int, left_bytes: int | None = None) -> None:
+        """Give back what the work has held: all of it, or what was not given back before."""
+        self._works[_size_of_work(size_bytes)] -= 1
+        self.hold(-(size_bytes if left_bytes is None else left_bytes))
+        # It may have been the only one, and have held nothing any more.
+        self._grant()
 
     def withdraw_work(self, granted: Granted) -> None:
         """Leave the line before the work has begun."""
-        self._waiting_works = deque(entry for entry in self._waiting_works if entry[1] != granted)
+        for size, line in self._waiting_works.items():
+            self._waiting_works[size] = deque(entry for entry in line if entry[1] != granted)
         self._grant()
 
     @property
     def excess(self) -> int:
         """How many bytes have to be given up before work can begin that waits and would be the only one."""
-        if self._works or not self._waiting_works:
-            return 0
-        return max(self._used - self._requests - self._limits[Size.SMALL] + 1, 0)
+        limits = [
+            self._limits[size] for size, line in self._waiting_works.items() if line and not self._works[size]
+        ]
+        return max(self._used - self._requests - min(limits) + 1, 0) if limits else 0
 
     def _has_room_for_work(self, size_bytes: int) -> bool:
-        is_used_up = self._used - self._requests >= self._limits[Size.SMALL]
-        return self.has_room(size_bytes) or not (self._works or is_used_up)
+        size = _size_of_work(size_bytes)
+        is_used_up = self._used - self._requests >= self._limits[size]
+        return self._used + size_bytes <= self._limits[size] or not (self._works[size] or is_used_up)
 
     def _take_work(self, size_bytes: int) -> None:
-        self._works += 1
+        self._works[_size_of_work(size_bytes)] += 1
         self._used += size_bytes
 
     # Everything else
@@ -192,8 +200,13 @@ class MemoryBudget:
                 request_bytes, granted = line.popleft()
                 self._take(request_bytes)
                 granted()
-        works = self._waiting_works
-        while works and self._has_room_for_work(works[0][0]):
-            size_bytes, granted = works.popleft()
-            self._take_work(size_bytes)
-            granted()
+        for size in self._works:
+            works = self._waiting_works[size]
+            while works and self._has_room_for_work(works[0][0]):
+                size_bytes, granted = works.popleft()
+                self._take_work(size_bytes)
+                granted()
+
+
+def _size_of_work(size_bytes: int) -> Size:
+    return Size.LARGE if size_bytes > LARGE_BYTES else Size.SMALL

@@ -98,6 +98,11 @@ class Outbox:
         """How much memory the responses take that wait here or in the transport, about."""
         return memory_of(self._pieces) + (self._handed_over if self.is_blocked else 0)
 
+    @property
+    def shared_bytes(self) -> int:
+        """How many bytes wait here of bodies that the memory budget counts by themselves."""
+        return shared_bytes_of(self._pieces)
+
     def ranges(self) -> Iterator[FileRange]:
         """Yield the ranges of files that wait here."""
         return (piece for piece in self._pieces if isinstance(piece, FileRange))
@@ -116,6 +121,11 @@ def memory_of(buffers: Iterable[Buffer]) -> int:
     return sum(
         buffer.bytes_in_memory if isinstance(buffer, FileRange | SharedBytes) else len(buffer) for buffer in buffers
     )
+
+
+def shared_bytes_of(buffers: Iterable[Buffer]) -> int:
+    """Return how many bytes of a response are in bodies that the memory budget counts by themselves."""
+    return sum(len(buffer) for buffer in buffers if isinstance(buffer, SharedBytes))
 
 
 def drop_bytes(buffers: Iterable[Buffer], keep_bytes: int = 0) -> None:

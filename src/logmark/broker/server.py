@@ -434,16 +434,23 @@ class Broker:
         for connection in list(self.blocked):
             if self.budget.has_waiting or now - connection.active_at > KEPT_SECONDS_MAX:
                 connection.drop_bytes()
-        self._close_readers_without_memory()
+        self._close_readers_without_memory(now)
         self._close_slowest_readers()
 
-    def _close_readers_without_memory(self) -> None:
+    def _close_readers_without_memory(self, now: float) -> None:
         """Close the clients that have not taken their responses for longest, while these take all of the memory."""
         excess = self.budget.excess
-        for connection in list(self.blocked):
+        if excess <= 0:
+            return
+        # Also who takes nothing because it waits for an answer before: it may have asked for records that never come.
+        others = self.connections - self.blocked.keys()
+        for connection in [*sorted(self.blocked, key=_activity), *sorted(others, key=_activity)]:
             if excess <= 0:
                 return
-            excess -= connection.held_bytes
+            taken = connection.response_bytes
+            if not taken or connection.is_fast_reader(now):
+                continue
+            excess -= taken
             connection.refuse("it does not take its responses, which take the memory that others wait for")
 
     def _close_slowest_readers(self) -> None:
@@ -470,6 +477,10 @@ class Broker:
 def _tell_of_failed_removal(done: "asyncio.Future[None]") -> None:
     if not done.cancelled() and done.exception() is not None:
         _log_failure("deleted files could not be removed", done.exception())
+
+
+def _activity(connection: Connection) -> float:
+    return connection.active_at
 
 
 def _log_failure(event: str, error: BaseException | None) -> None:

@@ -2,11 +2,13 @@
 
 | asked                       | of                  | a problem is                                                  |
 |-----------------------------|---------------------|---------------------------------------------------------------|
-| Metadata                    | any broker          | a partition without a leader or with an error                 |
+| Metadata                    | any broker          | a partition without a leader or with an error (Apache Kafka)  |
 | DescribeLogDirs             | each broker         | a broker that does not answer; a directory with an error      |
 | its field for health        | brokers of Logmark  | refused writes, disk, logs, compaction, coordinators, memory  |
 
-DescribeLogDirs comes first: a Logmark broker without a connection left for this client answers nothing else.
+DescribeLogDirs comes first: a Logmark broker without a connection left for this client answers nothing else. It also
+tells of its partitions there. Metadata of all topics would wait in line behind the long requests of others, so a
+Logmark broker is asked for the brokers only.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from logmark.client.errors import ClientError, RefusedByBroker
+from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroker
 from logmark.client.metadata import ClusterMetadata
 from logmark.client.router import ANY
 from logmark.errors import ErrorCode
@@ -72,6 +74,8 @@ def check_health(client: "Client") -> ClusterHealth:
         first = BrokerHealth(id=ANY, address=client.bootstrap_servers, description=client.describe_broker(ANY))
         if first.is_without_connections:
             return _health_of_one(first)
+        if first.details:
+            return _health_of_ours(client, first)
     metadata = client.metadata()
     errors = dict(_partition_errors(metadata))
     brokers = [_ask(client, node, str(address)) for node, address in sorted(metadata.brokers.items())]
@@ -84,8 +88,32 @@ def check_health(client: "Client") -> ClusterHealth:
     )
 
 
-def _health_of_one(broker: BrokerHealth) -> ClusterHealth:
-    """Return the health of a cluster of one broker, by what that broker says of itself."""
+def _health_of_ours(client: "Client", first: BrokerHealth) -> ClusterHealth:
+    """Return the health of Logmark brokers, each by what it says of itself at the address that clients are told."""
+    try:
+        metadata = client.metadata([])
+    except BrokerUnreachable as error:
+        slow = f"Broker {first.details['node_id']} tells its health, but is slow to answer clients: {error}"
+        return _health_of_one(first, slow)
+    brokers = [_ask(client, node, str(address)) for node, address in sorted(metadata.brokers.items())]
+    errors = {
+        TopicPartition(one["topic"], one["partition"]): ErrorCode.KAFKA_STORAGE_ERROR.name
+        for broker in brokers
+        for one in _troubled(broker, "partitions")
+        # The others are led and read as ever.
+        if one["state"] not in ("full", "damaged")
+    }
+    return ClusterHealth(
+        cluster_id=metadata.cluster_id,
+        brokers=brokers,
+        partition_count=sum(broker.details.get("partitions", {}).get("total", 0) for broker in brokers),
+        partition_errors=errors,
+        problems=list(_problems(brokers, errors)),
+    )
+
+
+def _health_of_one(broker: BrokerHealth, *problems: str) -> ClusterHealth:
+    """Return the health of a cluster of one broker, by what that broker says of itself, with further problems."""
     details = broker.details
     broker = replace(broker, id=details["node_id"])
     return ClusterHealth(
@@ -93,7 +121,7 @@ def _health_of_one(broker: BrokerHealth) -> ClusterHealth:
         brokers=[broker],
         partition_count=details["partitions"]["total"],
         partition_errors={},
-        problems=list(_problems([broker], {})),
+        problems=[*problems, *_problems([broker], {})],
     )
 
 

@@ -29,11 +29,18 @@ class CommittedOffset:
     @property
     def memory_bytes(self) -> int:
         """How much memory it takes, about."""
-        return OFFSET_BYTES + len(self.metadata)
+        return offset_bytes(self.metadata)
 
 
 # What a committed offset takes in memory, about, without its metadata.
 OFFSET_BYTES = 300
+# What a character takes at most that is not ASCII, in memory and in UTF-8.
+METADATA_BYTES_PER_CHAR = 4
+
+
+def offset_bytes(metadata: str) -> int:
+    """Return how much memory a committed offset with this metadata takes, about; its bytes in a response are fewer."""
+    return OFFSET_BYTES + len(metadata) * (1 if metadata.isascii() else METADATA_BYTES_PER_CHAR)
 
 
 class CommittedOffsets:
@@ -46,6 +53,15 @@ class CommittedOffsets:
         self._has_room = has_room
         self._by_group: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
         self.memory_bytes = 0
+        self._bytes_by_group: dict[str, int] = {}
+
+    def bytes_of(self, group: str) -> int:
+        """Return how much memory the offsets of a group take, about."""
+        return self._bytes_by_group.get(group, 0)
+
+    def _count(self, group: str, size_bytes: int) -> None:
+        self.memory_bytes += size_bytes
+        self._bytes_by_group[group] = self._bytes_by_group.get(group, 0) + size_bytes
 
     def of(self, group: str) -> dict[tuple[str, int], CommittedOffset]:
         """Return every committed offset of the group, by topic and partition."""
@@ -60,7 +76,7 @@ class CommittedOffsets:
         """
         expires_at_ms = None if command.retention_ms is None else now_ms + command.retention_ms
         errors = tuple(self._metadata_error(offset) for offset in command.offsets)
-        if not self._has_room(sum(OFFSET_BYTES + len(offset.metadata) for offset in command.offsets)):
+        if not self._has_room(sum(offset_bytes(offset.metadata) for offset in command.offsets)):
             errors = tuple(self._memory_errors(command, errors))
         facts: list[Fact] = [
             OffsetCommitted(
@@ -92,7 +108,7 @@ class CommittedOffsets:
         for offset, error in zip(command.offsets, errors, strict=True):
             if error is ErrorCode.NONE:
                 before = known.get((offset.topic, offset.partition))
-                more = len(offset.metadata) + OFFSET_BYTES - (0 if before is None else before.memory_bytes)
+                more = offset_bytes(offset.metadata) - (0 if before is None else before.memory_bytes)
                 if more > 0:
                     if not self._has_room(growth + more):
                         yield ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -164,12 +180,12 @@ class CommittedOffsets:
                 committed_at_ms=fact.committed_at_ms,
                 expires_at_ms=fact.expires_at_ms,
             )
-            self.memory_bytes += OFFSET_BYTES + len(fact.metadata) - (0 if before is None else before.memory_bytes)
+            self._count(fact.group, offset_bytes(fact.metadata) - (0 if before is None else before.memory_bytes))
             return
         known = self._by_group.get(fact.group)
         if known is not None:
             forgotten = known.pop(key, None)
             if forgotten is not None:
-                self.memory_bytes -= forgotten.memory_bytes
+                self._count(fact.group, -forgotten.memory_bytes)
             if not known:
-                del self._by_group[fact.group]
+                del self._by_group[fact.group], self._bytes_by_group[fact.group]

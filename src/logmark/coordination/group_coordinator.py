@@ -245,6 +245,14 @@ class GroupCoordinator:
         """Return every committed offset of a group by topic and partition; none if there is no such group."""
         return self._offsets.of(group_id)
 
+    def offsets_bytes(self, group_id: str) -> int:
+        """Return how much memory the committed offsets of a group take, about."""
+        return self._offsets.bytes_of(group_id)
+
+    def members_bytes(self, group_id: str) -> int:
+        """Return how much memory a group takes without its offsets, about."""
+        return self._group_bytes.get(group_id, 0)
+
     def list_groups(self) -> list[GroupListing]:
         """Return every group of this internal partition."""
         return [group.list() for group in self._groups.values()]

@@ -5,7 +5,7 @@ that follows them, are one struct call.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NoReturn
 
 from logmark.errors import Malformed
@@ -29,6 +29,12 @@ _SIZES = {kind: struct.calcsize(">" + code) for kind, code in FIXED.items()}
 
 Decoder = Callable[[bytes, int, bool], Any]
 Encoder = Callable[[Any], bytes]
+# The same in portions: yields between them, and returns the message; or yields parts of the bytes.
+PortionDecoder = Callable[[bytes, int, bool], Generator[None, None, Any]]
+PortionEncoder = Callable[[Any], Iterator[list[bytes]]]
+
+# How many elements of arrays a portion decodes, and how many parts of bytes it encodes: about three for an element.
+DECODED_AT_ONCE, ENCODED_AT_ONCE = 200, 150
 
 
 def _mistagged(tag: int) -> NoReturn:
@@ -98,6 +104,10 @@ class _Source:
 
 class _DecoderSource(_Source):
     """The decode function: reads `data` at `at`, of `end` bytes."""
+
+    def __init__(self, version: int, *, flexible: bool, in_portions: bool) -> None:
+        super().__init__(version, flexible=flexible)
+        self._in_portions = in_portions
 
     def flush(self) -> None:
         """Read the run with one call."""
@@ -221,6 +231,11 @@ class _DecoderSource(_Source):
             else:
                 self.value(element, item)
             self.line(f"{items}.append({item})")
+            if self._in_portions:
+                self.line("count += 1")
+                self.line(f"if count >= {DECODED_AT_ONCE}:")
+                self.line("    yield")
+                self.line("    count = 0")
             self.indent -= 1
         self.indent -= nullable
 
@@ -258,9 +273,10 @@ class _DecoderSource(_Source):
 class _EncoderSource(_Source):
     """The encode function: appends pieces to `out`."""
 
-    def __init__(self, version: int, *, flexible: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, in_portions: bool) -> None:
         super().__init__(version, flexible=flexible)
         self.write = "write"
+        self._in_portions = in_portions
 
     def flush(self) -> None:
         """Write the run with one call."""
@@ -368,6 +384,12 @@ class _EncoderSource(_Source):
             else:
                 self.value(element, item)
             self.flush()
+            # Inside a tagged field the bytes so far are not all in `out`.
+            if self._in_portions and self.write == "write":
+                self.line(f"if len(out) >= {ENCODED_AT_ONCE}:")
+                self.line("    yield out")
+                self.line("    out = []")
+                self.line("    write = out.append")
             self.indent -= 1
         self.indent -= 1
 
@@ -406,7 +428,18 @@ def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Deco
 
     It raises nothing but Malformed.
     """
-    source = _DecoderSource(version, flexible=flexible)
+    decoder: Decoder = _compile_decoder(cls, version, flexible=flexible, in_portions=False)
+    return decoder
+
+
+def compile_portion_decoder(cls: type[Message], version: int, *, flexible: bool) -> PortionDecoder:
+    """Compile the same function as a generator, which yields after some elements of arrays and returns the message."""
+    decoder: PortionDecoder = _compile_decoder(cls, version, flexible=flexible, in_portions=True)
+    return decoder
+
+
+def _compile_decoder(cls: type[Message], version: int, *, flexible: bool, in_portions: bool) -> Any:
+    source = _DecoderSource(version, flexible=flexible, in_portions=in_portions)
     source.names |= {
         "Malformed": Malformed,
         "broken": BROKEN,
@@ -426,6 +459,8 @@ def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Deco
     source.message(cls, "message")
     title = _title(cls, version)
     body = [
+        # A function that has no array is a generator all the same.
+        *(["    count = 0", "    yield"] if in_portions else []),
         "    at = 0",
         "    end = len(data)",
         "    try:",
@@ -436,13 +471,26 @@ def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Deco
         "        trailing(end - at)",
         "    return message",
     ]
-    decoder: Decoder = source.function("def function(data, budget, whole):", body, f"decode {title}")
-    return decoder
+    return source.function("def function(data, budget, whole):", body, f"decode {title}")
 
 
 def compile_encoder(cls: type[Message], version: int, *, flexible: bool) -> Encoder:
     """Compile a function from a message to bytes; it raises ValueError for what the version cannot say."""
-    source = _EncoderSource(version, flexible=flexible)
+    encoder: Encoder = _compile_encoder(cls, version, flexible=flexible, in_portions=False)
+    return encoder
+
+
+def compile_portion_encoder(cls: type[Message], version: int, *, flexible: bool) -> PortionEncoder:
+    """Compile the same function as a generator of lists of bytes, which together are the message.
+
+    Long bytes are those of the message itself, and not copied.
+    """
+    encoder: PortionEncoder = _compile_encoder(cls, version, flexible=flexible, in_portions=True)
+    return encoder
+
+
+def _compile_encoder(cls: type[Message], version: int, *, flexible: bool, in_portions: bool) -> Any:
+    source = _EncoderSource(version, flexible=flexible, in_portions=in_portions)
     source.names |= {
         "broken": (struct.error, AttributeError, TypeError),
         "pack": struct.pack,
@@ -460,7 +508,6 @@ def compile_encoder(cls: type[Message], version: int, *, flexible: bool) -> Enco
         *(source.lines or ["        pass"]),
         "    except broken as error:",
         f"        raise ValueError(f'{title} cannot hold this: {{error}}') from error",
-        "    return b''.join(out)",
+        "    yield out" if in_portions else "    return b''.join(out)",
     ]
-    encoder: Encoder = source.function("def function(message):", body, f"encode {title}")
-    return encoder
+    return source.function("def function(message):", body, f"encode {title}")

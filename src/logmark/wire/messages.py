@@ -1,7 +1,8 @@
 """Messages to bytes and back, by functions that are compiled when a message is first used."""
 
+from collections.abc import Callable, Generator, Iterator
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from logmark.errors import Malformed
 from logmark.wire.fields import (
@@ -19,18 +20,30 @@ from logmark.wire.fields import (
     struct,
     uuid,
 )
-from logmark.wire.message_compiler import Decoder, Encoder, compile_decoder, compile_encoder
+from logmark.wire.message_compiler import (
+    Decoder,
+    Encoder,
+    PortionDecoder,
+    PortionEncoder,
+    compile_decoder,
+    compile_encoder,
+    compile_portion_decoder,
+    compile_portion_encoder,
+)
 
 __all__ = [
     "NO_UUID",
+    "LazyArray",
     "Message",
     "array",
     "boolean",
     "data",
     "decode",
     "decode_request",
+    "decode_request_in_portions",
     "decode_response",
     "encode",
+    "encode_in_portions",
     "encode_request",
     "encode_response",
     "float64",
@@ -39,6 +52,7 @@ __all__ = [
     "int32",
     "int64",
     "is_flexible",
+    "lazy_array",
     "string",
     "struct",
     "uuid",
@@ -48,9 +62,12 @@ REQUEST_OBJECTS_MAX = 100_000
 RESPONSE_OBJECTS_MAX = 10_000_000
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 _decoders: dict[tuple[type[Message], int] | tuple[type[Message], int, bool], Decoder] = {}
 _encoders: dict[tuple[type[Message], int] | tuple[type[Message], int, bool], Encoder] = {}
+_portion_decoders: dict[tuple[type[Message], int], PortionDecoder] = {}
+_portion_encoders: dict[tuple[type[Message], int, bool], PortionEncoder] = {}
 
 
 def is_flexible(schema: ModuleType, version: int) -> bool:
@@ -65,6 +82,17 @@ def decode_request(
     """Return the schema's Request at the start of `body`; ignore bytes after it, as Kafka does."""
     # librdkafka 2.16 asks for the metadata of all topics with three bytes too many.
     return _decoder(schema, schema.Request, version)(bytes(body), budget, False)
+
+
+def decode_request_in_portions(
+    schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = REQUEST_OBJECTS_MAX
+) -> Generator[None, None, Any]:
+    """Do as `decode_request` does, and yield after some objects, so that others have their turn."""
+    decoder = _portion_decoders.get((schema.Request, version))
+    if decoder is None:
+        decoder = compile_portion_decoder(schema.Request, version, flexible=is_flexible(schema, version))
+        _portion_decoders[schema.Request, version] = decoder
+    return decoder(bytes(body), budget, False)
 
 
 def decode_response(
@@ -110,6 +138,36 @@ def encode(cls: type[M], version: int, message: M, *, flexible: bool | None = No
     if encoder is None:
         encoder = _encoders[cls, version, flexible] = compile_encoder(cls, version, flexible=flexible)
     return encoder(message)
+
+
+def encode_in_portions(message: Message, version: int, *, flexible: bool) -> Iterator[list[bytes]]:
+    """Yield the parts of the bytes of a message, some at a time; long bytes are those of the message itself."""
+    cls = type(message)
+    encoder = _portion_encoders.get((cls, version, flexible))
+    if encoder is None:
+        encoder = _portion_encoders[cls, version, flexible] = compile_portion_encoder(cls, version, flexible=flexible)
+    return encoder(message)
+
+
+class LazyArray(Generic[T]):
+    """An array whose elements are made one by one while it is encoded; all of them would take more than their bytes."""
+
+    __slots__ = ("_count", "_elements")
+
+    def __init__(self, count: int, elements: Callable[[], Iterator[T]]) -> None:
+        self._count = count
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        return self._elements()
+
+
+def lazy_array(count: int, elements: Callable[[], Iterator[T]]) -> Any:
+    """Return an array of so many elements for a field of a message to be encoded; Any, as the field is a list."""
+    return LazyArray(count, elements)
 
 
 def _decoder(schema: ModuleType, cls: type[Message], version: int) -> Decoder:

@@ -15,23 +15,31 @@ from logmark.broker.event_loop_turns import Pace, decide_each
 from logmark.broker.logs import NewTopic, Topic
 from logmark.errors import ErrorCode, Refused
 from logmark.log.settings import TopicSettings, check_size
-from logmark.wire.messages import NO_UUID
+from logmark.wire.messages import NO_UUID, REQUEST_OBJECTS_MAX
 from logmark.wire.schema import create_topics as schema
 
 if TYPE_CHECKING:
     from logmark.broker.dispatch import Request
+    from logmark.broker.server import Broker
 
 KEY = schema.KEY
 VERSIONS = range(2, 8)
 
 DEFAULT = -1
 CONFIGS_FROM = 5
+# What a topic takes in an answer with its settings, and what it is made of; and what it takes in a request at least.
+TOPIC_BYTES, TOPIC_BYTES_MIN = 4096, 10
 
 
 def handle(message: schema.Request, request: "Request") -> LongWork:
     """Create what can be created, by one change; with validate_only it only says what would happen."""
     # The requests behind it on the same connection take effect after it.
-    return LongWork(_create(message, request))
+    return LongWork(_create(message, request), memory_bytes=lambda: TOPIC_BYTES * len(message.topics))
+
+
+def answer_bytes_max(broker: "Broker", request_bytes: int) -> int:
+    """Return how much memory an answer can take: the settings of every topic that may be named."""
+    return TOPIC_BYTES * min(request_bytes // TOPIC_BYTES_MIN, REQUEST_OBJECTS_MAX)
 
 
 async def _create(message: schema.Request, request: "Request") -> Buffers:
@@ -47,9 +55,9 @@ async def _create(message: schema.Request, request: "Request") -> Buffers:
         else await request.broker.logs.create_topics(list(decisions.values()))
     )
     configs = _Configs()
-    body = LongBody(schema, request.version)
+    body = LongBody(schema, request)
     for name, outcome in zip(decisions, outcomes, strict=True):
-        body.add(_answer(name, outcome, request, configs))
+        await body.add(_answer(name, outcome, request, configs))
         await pace.step()
     return body.finish(schema.Response(topics=[]))
 

@@ -3,10 +3,10 @@
 v1  sources and synonyms     v3  types and documentation     v4  flexible
 """
 
-from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from logmark.broker.answers import Buffers, LongBody
+from logmark.broker.answers import Buffers, LongBody, LongWork
 from logmark.broker.event_loop_turns import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
@@ -15,6 +15,7 @@ from logmark.wire.schema import describe_configs as schema
 
 if TYPE_CHECKING:
     from logmark.broker.dispatch import Request
+    from logmark.broker.server import Broker
 
 KEY = schema.KEY
 VERSIONS = range(1, 5)
@@ -25,27 +26,36 @@ BROKER = 4
 LARGE = 10
 # A resource has some thirty settings.
 DESCRIBE_STEPS = 5
+# What a resource takes in an answer, with synonyms and documentation.
+RESOURCE_BYTES = 16 * 1024
 
 # Where a topic's value comes from, as Kafka numbers it.
 TOPIC_CONFIG_SOURCES = {"override": 1, "broker": 4, "default": 5}
 _KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 
 
-def handle(message: schema.Request, request: "Request") -> schema.Response | Coroutine[Any, Any, Buffers]:
+def handle(message: schema.Request, request: "Request") -> schema.Response | LongWork:
     """Describe each resource by itself; one that is named several times is described once."""
     resources = list({(each.resource_type, each.resource_name): each for each in message.resources}.values())
     if len(resources) > LARGE:
-        return _answer_later(resources, message, request)
+        return LongWork(
+            _answer_later(resources, message, request), memory_bytes=lambda: RESOURCE_BYTES * len(resources)
+        )
     return schema.Response(results=[_describe(each, message, request) for each in resources])
+
+
+def answer_bytes_max(broker: "Broker", request_bytes: int) -> int:
+    """Return how much memory an answer can take: all topics with their settings, and errors for other names."""
+    return RESOURCE_BYTES * (len(broker.logs.topics()) + 1) + 10 * request_bytes
 
 
 async def _answer_later(
     resources: list[schema.RequestResource], message: schema.Request, request: "Request"
 ) -> Buffers:
     pace = Pace()
-    body = LongBody(schema, request.version)
+    body = LongBody(schema, request)
     for each in resources:
-        body.add(_describe(each, message, request))
+        await body.add(_describe(each, message, request))
         await pace.step(DESCRIBE_STEPS)
     return body.finish(schema.Response(results=[]))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, Buffers, LongBody
 from logmark.broker.event_loop_turns import Pace
+from logmark.broker.memory_budget import SMALL_BYTES
 from logmark.coordination.commands import Join, Joined, JoinedMember, Protocol
 from logmark.errors import ErrorCode
 from logmark.wire.schema import join_group as schema
@@ -24,6 +25,8 @@ GROUP_FIELD = "group_id"
 NULLABLE_PROTOCOL_FROM = 7
 # What a request has besides the metadata of its member: ids and names.
 NAMES_BYTES_MAX = 256 * 1024
+# What a member takes in the answer to the leader without its metadata.
+MEMBER_BYTES = 300
 
 
 def request_bytes_max(broker: "Broker") -> int:
@@ -53,18 +56,22 @@ def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Resp
 
 async def _answer(waiting: Awaitable[Joined], request: "Request") -> schema.Response | Buffers:
     joined = await waiting
-    if len(joined.members) > LARGE:
-        return await _long_body(joined, request)
+    metadata_bytes = sum(len(each.metadata) for each in joined.members)
+    if len(joined.members) > LARGE or metadata_bytes > SMALL_BYTES:
+        return await _long_body(joined, metadata_bytes, request)
     return _response(joined, [_member(each) for each in joined.members], request)
 
 
-async def _long_body(joined: Joined, request: "Request") -> Buffers:
-    pace = Pace()
-    body = LongBody(schema, request.version)
-    for each in joined.members:
-        body.add(_member(each))
-        await pace.step()
-    return body.finish(_response(joined, [], request))
+async def _long_body(joined: Joined, metadata_bytes: int, request: "Request") -> Buffers:
+    size_bytes = metadata_bytes + MEMBER_BYTES * len(joined.members)
+    line = request.broker.dispatcher.work_line
+    async with line.begin(request.api.name, request.connection, size_bytes) as request.reservation:
+        pace = Pace()
+        body = LongBody(schema, request)
+        for each in joined.members:
+            await body.add(_member(each))
+            await pace.step()
+        return body.finish(_response(joined, [], request))
 
 
 def _member(member: JoinedMember) -> schema.ResponseMember:

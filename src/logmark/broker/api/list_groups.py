@@ -5,7 +5,7 @@ v3  flexible     v4  by state (KIP-518)     v5  by type (KIP-848): all groups he
 
 from typing import TYPE_CHECKING
 
-from logmark.broker.answers import LongWork
+from logmark.broker.answers import Buffers, LongBody, LongWork
 from logmark.broker.event_loop_turns import Pace
 from logmark.wire.schema import list_groups as schema
 
@@ -20,20 +20,21 @@ CLASSIC = "classic"
 
 def handle(message: schema.Request, request: "Request") -> LongWork:
     """Return the groups in the requested states and of the requested types; no filter means all."""
-    return LongWork(_answer(message, request))
+    # Names and states are part of what the groups take.
+    return LongWork(_answer(message, request), memory_bytes=lambda: request.broker.budget.groups)
 
 
-async def _answer(message: schema.Request, request: "Request") -> schema.Response:
+async def _answer(message: schema.Request, request: "Request") -> Buffers:
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
     pace = Pace()
-    listed = []
+    body = LongBody(schema, request)
     for group in [] if types and CLASSIC not in types else await request.broker.groups.list_groups(pace):
         if not states or group.state.lower() in states:
-            listed.append(
+            await body.add(
                 schema.ResponseGroup(
                     group_id=group.id, protocol_type=group.protocol_type, group_state=group.state, group_type=CLASSIC
                 )
             )
         await pace.step()
-    return schema.Response(groups=listed)
+    return body.finish(schema.Response(groups=[]))

@@ -5,21 +5,22 @@ v9  flexible                              v10 topic ids                         
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.broker.answers import LARGE, Buffers, LongWork, SharedBody, SharedBytes
-from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace, Steps, run_at_once, run_in_turns
+from logmark.broker.answers import LARGE, Buffers, LongWork, SharedBody, SharedBytes, share_long
+from logmark.broker.event_loop_turns import STEPS_IN_A_TURN, Pace
 from logmark.broker.logs import NewTopic, Topic
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.partition import Partition
-from logmark.wire.messages import encode_response
+from logmark.wire.messages import lazy_array
 from logmark.wire.schema import metadata as schema
 
 if TYPE_CHECKING:
     from logmark.broker.dispatch import Request
+    from logmark.broker.server import Broker
 
 KEY = schema.KEY
 VERSIONS = range(0, 13)
@@ -32,6 +33,8 @@ NO_OPERATIONS = -(2**31)
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 IDS_FROM = 12
+# What a topic takes in an answer without its partitions, and a partition; and what they are made of.
+TOPIC_BYTES, PARTITION_BYTES = 500, 100
 
 Key = tuple[str | None, bytes]
 Missing = Mapping[str, Callable[[], NewTopic]]
@@ -39,24 +42,46 @@ Missing = Mapping[str, Callable[[], NewTopic]]
 
 def handle(message: schema.Request, request: "Request") -> schema.Response | LongWork:
     """Describe the one broker and every requested topic; later if there are many, or if some are to be created."""
-    if request.version < IDS_FROM and any(
-        topic.name is None or topic.topic_id != NO_ID for topic in message.topics or ()
-    ):
-        # Versions 10 and 11 have a field for ids, but they are not looked up by them.
-        return refuse(message, ErrorCode.INVALID_REQUEST, request.version)
-    wanted: Collection[Topic | Key]
-    missing: Missing
     # Version 0 has no null array: an empty one means all topics.
     if message.topics is None or (request.version == 0 and not message.topics):
-        wanted, missing = request.broker.logs.topics(), {}
-        if _is_large(wanted, request):
+        topics = request.broker.logs.topics()
+        if _is_large(topics, request):
             return LongWork(_share_all(message, request), is_in_line=False)
-    else:
-        keys = {(topic.name, topic.topic_id): None for topic in message.topics}
-        wanted, missing = list(keys), _to_be_created(keys, message, request)
-    if missing or _is_large(wanted, request):
-        return LongWork(_answer_later(wanted, missing, message, request))
-    return _response(run_at_once(_answers(wanted, {}, message, request)), message, request)
+        return _response(topics, {}, message, request)
+    if len(message.topics) > LARGE:
+        return LongWork(_answer_many(message, request), memory_bytes=lambda: _answer_bytes(message, request))
+    if not all(_is_askable(topic, request) for topic in message.topics):
+        return refuse(message, ErrorCode.INVALID_REQUEST, request.version)
+    keys = list({(topic.name, topic.topic_id): None for topic in message.topics})
+    missing = _to_be_created(keys, message, request)
+    if missing or _is_large(keys, request):
+        return LongWork(
+            _answer_later(keys, missing, message, request), memory_bytes=lambda: _answer_bytes(message, request)
+        )
+    return _response(keys, {}, message, request)
+
+
+def answer_bytes_max(broker: "Broker", request_bytes: int) -> int:
+    """Return how much memory an answer can take: all topics, and errors for other names."""
+    return _catalog_bytes(broker) + 10 * request_bytes
+
+
+def _catalog_bytes(broker: "Broker") -> int:
+    topics = broker.logs.topics()
+    return TOPIC_BYTES * len(topics) + PARTITION_BYTES * sum(topic.partition_count for topic in topics)
+
+
+def _answer_bytes(message: schema.Request, request: "Request") -> int:
+    """Return how much memory the answer for named topics may take."""
+    found = {_find((topic.name, topic.topic_id), request) for topic in message.topics or ()}
+    partitions = sum(topic.partition_count for topic in found if topic is not None)
+    return TOPIC_BYTES * len(message.topics or ()) + PARTITION_BYTES * partitions
+
+
+def _is_askable(topic: schema.RequestTopic, request: "Request") -> bool:
+    """Return whether the version has this way to name a topic."""
+    # Versions 10 and 11 have a field for ids, but topics are not looked up by them.
+    return request.version >= IDS_FROM or (topic.name is not None and topic.topic_id == NO_ID)
 
 
 async def _share_all(message: schema.Request, request: "Request") -> Buffers:
@@ -64,19 +89,20 @@ async def _share_all(message: schema.Request, request: "Request") -> Buffers:
 
     They get it one after another, each in a turn of the event loop.
     """
+    broker = request.broker
     operations = message.include_cluster_authorized_operations, message.include_topic_authorized_operations
     key = (KEY, request.version, request.connection.listener.advertised, *operations)
-    dispatcher = request.broker.dispatcher
-    body = await asyncio.shield(dispatcher.share("Metadata", key, partial(_encode_all, message, request)))
+    shared = broker.dispatcher.share(
+        request, key, partial(_catalog_bytes, broker), partial(_encode_all, message, request)
+    )
+    bodies = await asyncio.shield(shared)
     await Pace().step(STEPS_IN_A_TURN)
-    return [SharedBytes(body)]
+    return [SharedBytes(body) for body in bodies]
 
 
-async def _encode_all(message: schema.Request, request: "Request") -> SharedBody:
-    topics = await run_in_turns(_answers(request.broker.logs.topics(), {}, message, request))
-    response = _response(topics, message, request)
-    encoded = await request.broker.dispatcher.in_thread(partial(encode_response, schema, request.version, response))
-    return SharedBody(encoded, request.broker.budget)
+async def _encode_all(message: schema.Request, request: "Request") -> list[SharedBody]:
+    response = _response(request.broker.logs.topics(), {}, message, request)
+    return await share_long(schema, request, response)
 
 
 def _is_large(wanted: Collection[Topic | Key], request: "Request") -> bool:
@@ -87,8 +113,24 @@ def _is_large(wanted: Collection[Topic | Key], request: "Request") -> bool:
     return sum(topic.partition_count for topic in found if topic is not None) > LARGE
 
 
+async def _answer_many(message: schema.Request, request: "Request") -> schema.Response:
+    pace = Pace()
+    keys: dict[Key, None] = {}
+    for topic in message.topics or ():
+        if not _is_askable(topic, request):
+            return refuse(message, ErrorCode.INVALID_REQUEST, request.version)
+        keys[topic.name, topic.topic_id] = None
+        await pace.step()
+    wanted = list(keys)
+    missing: dict[str, Callable[[], NewTopic]] = {}
+    for at in range(0, len(wanted), STEPS_IN_A_TURN):
+        missing |= _to_be_created(wanted[at : at + STEPS_IN_A_TURN], message, request)
+        await pace.step(STEPS_IN_A_TURN)
+    return await _answer_later(wanted, missing, message, request)
+
+
 async def _answer_later(
-    wanted: Collection[Topic | Key], missing: Missing, message: schema.Request, request: "Request"
+    wanted: Sequence[Key], missing: Missing, message: schema.Request, request: "Request"
 ) -> schema.Response:
     refused: dict[str, ErrorCode] = {}
     if missing:
@@ -96,31 +138,31 @@ async def _answer_later(
         refused = {
             name: outcome.code for name, outcome in zip(missing, outcomes, strict=True) if isinstance(outcome, Refused)
         }
-    return _response(await run_in_turns(_answers(wanted, refused, message, request)), message, request)
+    return _response(wanted, refused, message, request)
 
 
 def _answers(
-    wanted: Collection[Topic | Key], refused: Mapping[str, ErrorCode], message: schema.Request, request: "Request"
-) -> Steps[list[schema.ResponseTopic]]:
-    topics = []
+    wanted: Iterable[Topic | Key], refused: Mapping[str, ErrorCode], message: schema.Request, request: "Request"
+) -> Iterator[schema.ResponseTopic]:
+    """Yield the answer for each topic when it is encoded; the partitions are those that it has then."""
     for each in wanted:
         found = _find(each, request)
         answer = _answer(each, found, refused, message)
-        topics.append(answer)
-        yield 1
-        for partition in found.partitions if found is not None else ():
-            answer.partitions.append(_described(partition, request.broker.node_id))
-            yield 1
-    return topics
+        if found is not None:
+            partitions, node = list(found.partitions), request.broker.node_id
+            answer.partitions = lazy_array(len(partitions), partial(map, partial(_described, node=node), partitions))
+        yield answer
 
 
-def _response(topics: list[schema.ResponseTopic], message: schema.Request, request: "Request") -> schema.Response:
+def _response(
+    wanted: Sequence[Topic | Key], refused: Mapping[str, ErrorCode], message: schema.Request, request: "Request"
+) -> schema.Response:
     broker, advertised = request.broker, request.connection.listener.advertised
     return schema.Response(
         brokers=[schema.ResponseBroker(node_id=broker.node_id, host=advertised.host, port=advertised.port, rack=None)],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
-        topics=topics,
+        topics=lazy_array(len(wanted), partial(_answers, wanted, refused, message, request)),
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NO_OPERATIONS
         ),

@@ -6,6 +6,8 @@ v3  static members (KIP-345)     v4  flexible     v5  protocol type and name, bo
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import Buffers, encode_long
+from logmark.broker.memory_budget import SMALL_BYTES
 from logmark.coordination.commands import Sync, Synced
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import sync_group as schema
@@ -18,7 +20,7 @@ VERSIONS = range(0, 6)
 GROUP_FIELD = "group_id"
 
 
-def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Response]:
+def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Response | Buffers]:
     """Return the member's assignment in this generation."""
     if request.version >= 5 and (message.protocol_type is None or message.protocol_name is None):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -33,11 +35,13 @@ def handle(message: schema.Request, request: "Request") -> Awaitable[schema.Resp
             assignments={each.member_id: each.assignment for each in message.assignments},
         )
     )
-    return _answer(synced)
+    return _answer(synced, request)
 
 
-async def _answer(waiting: Awaitable[Synced]) -> schema.Response:
+async def _answer(waiting: Awaitable[Synced], request: "Request") -> schema.Response | Buffers:
     synced = await waiting
-    return schema.Response(
+    response = schema.Response(
         protocol_type=synced.protocol_type, protocol_name=synced.protocol, assignment=synced.assignment
     )
+    # A long assignment is sent as the group has it, and counted: a client may ask for it many times at once.
+    return await encode_long(schema, request, response) if len(synced.assignment) > SMALL_BYTES else response
