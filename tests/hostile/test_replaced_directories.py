@@ -82,7 +82,8 @@ def test_a_directory_that_takes_the_place_of_the_brokers_own_is_not_changed(
         if is_written:
             assert ErrorCode.NONE == produce(broker, 1)
             # The next file of the write-ahead log is made in the background, and may be half made.
-            wait_until((data / "logmark.wal" / "0002.wal").exists, "the next file of the write-ahead log is there")
+            inventory = data / "logmark.wal" / "inventory"
+            wait_until(lambda: b"0002.wal" in inventory.read_bytes(), "the next file of the write-ahead log is there")
         rename(data)
         other.rename(data)
 

@@ -330,3 +330,21 @@ def test_a_wal_that_was_moved_away_is_noticed(new_wal: WriteAheadLog, tmp_path: 
     (tmp_path / wal.FOLDER).rename(tmp_path / "elsewhere")
 
     assert not new_wal.file_for(BLOCK_BYTES).is_in_place()
+
+
+def test_the_inventory_of_a_directory_that_took_the_place_of_its_own_is_not_changed(
+    new_wal: WriteAheadLog, tmp_path: Path, files: FaultyFileSystem
+) -> None:
+    """It may take it after the file was made and before it is in the inventory."""
+    (tmp_path / "other").mkdir()
+    other = WriteAheadLog(str(tmp_path / "other"), DIRECTORY_ID, files)
+    other.create(POINTS)
+    Path(new_wal.folder).rename(tmp_path / "renamed")
+    Path(other.folder).rename(new_wal.folder)
+    before = (Path(new_wal.folder) / inventory.FILE_NAME).read_bytes()
+
+    with pytest.raises(OSError, match="belongs to another write-ahead log"):
+        new_wal._inventory.add(new_wal.folder, "0002.wal", 1)
+
+    assert before == (Path(new_wal.folder) / inventory.FILE_NAME).read_bytes()
+    other.close()

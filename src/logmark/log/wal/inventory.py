@@ -8,6 +8,7 @@ Every WAL has an id of its own, which all of its files repeat: a file of an earl
 would cut records, or bring deleted ones back.
 """
 
+import errno
 import struct
 import threading
 from collections.abc import Mapping
@@ -98,7 +99,15 @@ class Inventory:
                 self._write(folder, self._sizes)
 
     def _write(self, folder: str, sizes: dict[str, int]) -> None:
-        self._files.write_atomically(f"{folder}/{FILE_NAME}", encode(self._owner, sizes))
+        path = f"{folder}/{FILE_NAME}"
+        try:
+            wal_id = read_wal_id(folder, self._files)
+        except Malformed as error:
+            raise OSError(errno.EIO, str(error), path) from error
+        if wal_id != self._owner.wal_id:
+            # Another directory has taken the path since this change began: it keeps its own inventory.
+            raise OSError(errno.ESTALE, "it belongs to another write-ahead log", path)
+        self._files.write_atomically(path, encode(self._owner, sizes))
         self._sizes = sizes
 
 
