@@ -111,7 +111,7 @@ KEPT = (
     ),
     KeptDifference(
         dialogue="coordinators_are_found|offsets_of_groups_with_members|groups_are_looked_at",
-        step="of the same group twice|a partition twice|the same twice",
+        step="(of )?the same group twice|a partition twice|the same twice",
         path=r"coordinators|groups|(groups\[0\]\.)?topics\[.*\]\.partitions",
         reason="What a request repeats is answered once: a large group named often would make an endless answer.",
     ),
