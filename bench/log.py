@@ -29,6 +29,9 @@ KIB, MIB = 1024, 1 << 20
 WORKS = ("limits", "crashes")
 SIZES = {16 * KIB: "16 KiB", MIB: "1 MiB"}
 PLAIN_WRITE, PLAIN_SYNC, PLAIN_READ = "plain write", "plain write + fdatasync", "plain read"
+# Two ways to make a large round durable, without a broker: see machine.rounds.
+CONFIRMED, WRITTEN_AHEAD = "segments synced, small entry", "one entry, segments synced later"
+ROUND_SEGMENTS = (1, 4, 32)
 MEMCPY, ARROW = "memcpy", "pyarrow copy"
 # Kafka's start after a kill is measured without its wait for the old session: see bench/crashed.py.
 KAFKA_RESTARTED = "kafka default, without the wait for its old session"
@@ -118,6 +121,8 @@ def _limits(plan: Plan, folder: Path, samples: Samples, say: Say) -> None:
     for number in range(1, plan.rounds + 1):
         say(f"round {number} of {plan.rounds}: append")
         _appends(plan, folder, samples)
+        say(f"round {number} of {plan.rounds}: rounds of 1 MiB")
+        _rounds(plan, folder, samples)
         say(f"round {number} of {plan.rounds}: read and recover")
         _reads(plan, folder, samples)
         say(f"round {number} of {plan.rounds}: decode")
@@ -128,6 +133,13 @@ def _limits(plan: Plan, folder: Path, samples: Samples, say: Say) -> None:
     _stalls(plan, folder, samples)
     say(f"a start with {plan.topics * partitions.PARTITIONS_PER_TOPIC} partitions")
     _many(plan, folder, samples)
+
+
+def _rounds(plan: Plan, folder: Path, samples: Samples) -> None:
+    for segments in ROUND_SEGMENTS:
+        for side, is_confirmed in ((CONFIRMED, True), (WRITTEN_AHEAD, False)):
+            speed = machine.rounds(folder, MIB, segments, plan.appended_bytes, is_confirmed=is_confirmed)
+            samples[f"rounds {segments}", side].append(speed / 1e6)
 
 
 def _appends(plan: Plan, folder: Path, samples: Samples) -> None:
@@ -260,6 +272,9 @@ def _rows(plan: Plan, samples: Samples) -> list[Row]:
             compare(f"per batch {size}", title, ours, other, "µs", is_higher_better=False)
         title = f"check and append, batches of {size}"
         compare(f"check and append {size}", title, "os", PLAIN_WRITE, "MB/s")
+    for segments in ROUND_SEGMENTS:
+        title = f"bare rounds of 1 MiB in {segments} segment{'s' * (segments > 1)}"
+        compare(f"rounds {segments}", title, CONFIRMED, WRITTEN_AHEAD, "MB/s")
     compare("read", "sequential read with the CRC check", "os", PLAIN_READ, "MB/s")
     for name in codecs.NAMES:
         title = f"decode 100 B records to columns, {name}"

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from logmark.wire import columns
@@ -13,6 +14,7 @@ from logmark.wire import columns
 # What is sent at once, and the file that it is sent from.
 _PIECE_BYTES = 1 << 20
 _FILE_BYTES = 256 << 20
+_FLUSHED_BYTES = 64 << 20
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -60,6 +62,42 @@ def recycled_sync(folder: Path, size: int, seconds: float) -> float:
     finally:
         os.close(descriptor)
         path.unlink()
+
+
+def rounds(folder: Path, size: int, segments: int, total: int, *, is_confirmed: bool) -> float:
+    """Return the bytes/s of rounds that write `size` bytes into so many segments, each durable before the next one.
+
+    As the write-ahead log has it, a round is one write of all its bytes into a recycled file, and a thread syncs the
+    segments each 64 MiB. `is_confirmed` is the other way: the round syncs its segments, and then one block of 4 KiB.
+    """
+    wal = os.open(folder / "wal", os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_DSYNC)
+    paths = [folder / f"segment-{number}" for number in range(segments)]
+    files = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for path in paths]
+    entry = mmap.mmap(-1, size)
+    entry.write(os.urandom(size))
+    small, part = mmap.mmap(-1, 4096), bytes(entry[: size // segments])
+    zeros = mmap.mmap(-1, _PIECE_BYTES)
+    for at in range(0, _FILE_BYTES, _PIECE_BYTES):
+        os.pwrite(wal, zeros, at)
+    try:
+        with ThreadPoolExecutor(1) as flusher:
+            begin = time.perf_counter()
+            for at in range(0, total, size):
+                for file in files:
+                    os.write(file, part)
+                if is_confirmed:
+                    for file in files:
+                        os.fdatasync(file)
+                os.pwrite(wal, small if is_confirmed else entry, at % (_FILE_BYTES - size) // 4096 * 4096)
+                if not is_confirmed and at % _FLUSHED_BYTES < size:
+                    flusher.submit(lambda: [os.fdatasync(file) for file in files])
+            took_s = time.perf_counter() - begin
+    finally:
+        for descriptor in (wal, *files):
+            os.close(descriptor)
+        for path in (folder / "wal", *paths):
+            path.unlink()
+    return total / took_s
 
 
 def sync_in_request(folder: Path, size: int, seconds: float) -> float:
