@@ -115,7 +115,7 @@ def test_a_checkpoint_elsewhere_is_read_like_one_here(builder: CheckpointBuilder
     ("line", "message"),
     [
         (
-            dumped({"f": {}, "g": 1, "group": "billing", "q": "x", "t": {"clicks": {"0": 2}}}),
+            dumped({"clicks": {"0": 2}, "~logmark": {"first": {}, "generation": 1, "group": "billing", "query": "x"}}),
             r'belongs to a query on format\("logmark"\).*Nothing was changed; .*plan_reset moves them',
         ),
         ('{"logOffset":3}', r"a query that reads something else, not Kafka through Spark's own connector"),

@@ -121,9 +121,13 @@ def test_the_line_of_another_source_is_not_taken_for_kafkas(line: str) -> None:
 
 
 def test_our_own_line_is_known() -> None:
-    ours = {"f": {"t": {"0": 1}}, "g": 1, "group": "g", "q": "x", "t": {"t": {"0": 2}}}
+    more = {"first": {"clicks": {"0": 1}}, "generation": 1, "group": "g", "query": "x"}
+    ours = {"clicks": {"0": 2}, "~logmark": more}
+    of_earlier_versions = {"f": {"t": {"0": 1}}, "g": 1, "group": "g", "q": "x", "t": {"t": {"0": 2}}}
 
-    assert log_files.SourceOffset(id="0", text=dumped(ours)).is_ours
+    for line in (ours, of_earlier_versions):
+        found = log_files.SourceOffset(id="0", text=dumped(line))
+        assert (True, None) == (found.is_ours, found.offsets)
     assert not log_files.SourceOffset(id="0", text=kafka({"f": {0: 1}, "g": {0: 1}})).is_ours
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from logmark.names import TopicPartition
 from logmark.spark.pipelines.status import (
     BatchMeter,
     FinishedBatch,
@@ -15,14 +16,18 @@ from logmark.spark.pipelines.status import (
     read_status,
     write_status,
 )
+from logmark.spark.source.position import Position
 
 SECOND_MS = 1000
 START_MS = 1_794_837_600_000  # 2026-11-16T14:00:00Z
 
 
-def offset(first: int, next: int, *, generation: int = 1) -> str:
-    fields = {"f": {"clicks": {"0": first}}, "g": generation, "group": "b", "q": "q", "t": {"clicks": {"0": next}}}
-    return json.dumps(fields)
+def offset(first: int, next: int) -> str:
+    before, after = {TopicPartition("clicks", 0): first}, {TopicPartition("clicks", 0): next}
+    return json.dumps(Position(group="b", query="q", generation=1, first=before, next=after).to_json())
+
+
+OF_THE_FIRST_FORM = '{"f": {"clicks": {"0": 1}}, "g": 1, "group": "b", "q": "q", "t": {"clicks": {"0": 4}}}'
 
 
 def report(number: int, first: int, next: int, *, second: int = 0, took_ms: int = 500, **more: Any) -> dict[str, Any]:
@@ -49,6 +54,9 @@ def test_a_report_tells_the_batch_its_records_and_when_it_ended() -> None:
         (report(1, 50, 10), 0),
         (report(1, 0, 5, sources=[]), 0),
         (report(1, 0, 5, sources=[{"startOffset": None, "endOffset": {"rate": 7}}]), 0),
+        (report(1, 0, 5, sources=[{"startOffset": None, "endOffset": 7}]), 0),
+        (report(1, 0, 5, sources=[{"startOffset": OF_THE_FIRST_FORM, "endOffset": OF_THE_FIRST_FORM}]), 0),
+        (report(1, 0, 5, sources=[{"startOffset": None, "endOffset": OF_THE_FIRST_FORM}]), 3),
         (report(1, 0, 5, sources=[{"startOffset": None, "endOffset": json.loads(offset(0, 5))}]), 5),
         (report(1, 0, 5, sources=[{"startOffset": offset(0, 5), "endOffset": offset(0, 5)}]), 0),
         (report(1, 0, 5, sources=[{"startOffset": None, "endOffset": offset(0, 5)}] * 2), 10),

@@ -8,6 +8,7 @@ import pytest
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.spark.source.option_names import check_topic
 from logmark.spark.source.position import (
     GroupCommit,
     GroupMoved,
@@ -151,13 +152,55 @@ def test_what_could_not_be_committed_over_is_no_move_after_a_restart_either(left
 def test_what_follows_from_the_position_is_not_written_twice() -> None:
     position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {START.own_commit(200)}})
 
-    assert "c" not in position.to_json()
+    assert "held" not in position.to_json()["~logmark"]
 
 
 def test_a_checkpoint_of_an_earlier_version_says_what_the_group_had_as_a_number() -> None:
-    fields = {**START.to_json(), "c": {"clicks": {"0": 40}}}
+    fields = json.loads(OF_THE_FIRST_FORM["a query that was moved"]) | {"c": {"clicks": {"0": 40}}}
+    position = Position.from_json(fields)
 
-    assert {P0: {START.own_commit(40)}} == Position.from_json(fields).held
+    assert {P0: {position.own_commit(40)}} == position.held
+
+
+# As they stood in checkpoints.
+OF_THE_FIRST_FORM = {
+    "a query that was moved": (
+        '{"c": {"clicks": {"0": [[90], [95, 6], [97, "logmark query=older generation=3 offset=97"]]}}, '
+        '"f": {"clicks": {"0": 100}}, "g": 7, "group": "billing", "i": {"clicks": "0f"}, "q": "me", '
+        '"t": {"clicks": {"0": 200}}}'
+    ),
+    "a query of two topics": (
+        '{"f": {"clicks": {"0": 1, "1": 2}, "group": {"0": 3}}, "g": 8, "group": "billing", "q": "me", '
+        '"t": {"clicks": {"0": 1, "1": 9}, "group": {"0": 4}}}'
+    ),
+}
+
+
+def test_a_checkpoint_of_the_first_form_is_read_and_continues_in_the_present_one() -> None:
+    moved, plain = (Position.from_json(json.loads(text)) for text in OF_THE_FIRST_FORM.values())
+
+    left = {found(90), found(95, query="me", generation=6), found(97, query="older", generation=3)}
+    ids = {"clicks": "0f"}
+    assert Position(
+        group="billing", query="me", generation=7, first={P0: 100}, next={P0: 200}, held={P0: frozenset(left)}, ids=ids
+    ) == moved
+    other = TopicPartition("group", 0)
+    first, following = {P0: 1, P1: 2, other: 3}, {P0: 1, P1: 9, other: 4}
+    assert Position(group="billing", query="me", generation=8, first=first, next=following) == plain
+    for one in (moved, plain):
+        assert one == Position.from_json(json.loads(json.dumps(one.to_json())))
+
+
+def test_people_read_topics_partitions_and_next_offsets_in_an_offset_as_in_one_of_sparks_own_connector() -> None:
+    topics = ["0", "logmark", "group", "f", "-", "._", "zz"]
+    offsets = {TopicPartition(topic, 0): 5 for topic in topics}
+    offset = Position(group="g", query="q", generation=1, first=offsets, next=offsets).to_json()
+
+    ours = offset.pop("~logmark")
+    assert {topic: {"0": 5} for topic in topics} == offset
+    assert {"first", "generation", "group", "query"} == set(ours)
+    with pytest.raises(UserError, match="no topic can be called that"):
+        check_topic("~logmark", "subscribe")
 
 
 def test_a_partition_that_was_never_read_does_not_tell_of_a_newer_query() -> None:
@@ -192,7 +235,16 @@ def test_the_json_of_an_idle_query_goes_back_to_spark_unchanged() -> None:
     assert text == json.dumps(Position.from_json(json.loads(text)).to_json())
 
 
-@pytest.mark.parametrize("fields", [{}, {"clicks": {"0": 5}}, {"group": "g", "q": "q", "g": 1, "f": 5, "t": 6}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"clicks": {"0": 5}},
+        {"group": "g", "q": "q", "g": 1, "f": 5, "t": 6},
+        {"clicks": {"0": 5}, "~logmark": {}},
+        {"clicks": 5, "~logmark": {"first": {}, "generation": 1, "group": "g", "query": "q"}},
+    ],
+)
 def test_a_checkpoint_of_another_source_is_an_error(fields: dict[str, object]) -> None:
     with pytest.raises(UserError, match="checkpoint was not written by format"):
         Position.from_json(fields)

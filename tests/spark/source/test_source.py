@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -43,6 +44,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     return cluster
 
 
+def next_offsets(offset: dict[str, Any]) -> dict[str, Any]:
+    """What people read in an offset: topics and partitions, as of Spark's own connector."""
+    return {topic: offsets for topic, offsets in offset.items() if topic != "~logmark"}
+
+
 def reader(**more: str) -> StreamReader:
     return StreamReader(parse_source_options(STREAM | more, is_stream=True))
 
@@ -65,8 +71,8 @@ def test_spark_is_told_the_same_start_twice_though_the_end_moves_in_between(clus
     cluster.logs[P0] = (0, 500)
 
     assert first == stream.initialOffset()
-    assert {"clicks": {"0": 100}} == first["t"]
-    assert {"clicks": {"0": 100}} == first["f"]
+    assert {"clicks": {"0": 100}} == next_offsets(first)
+    assert {"clicks": {"0": 100}} == first["~logmark"]["first"]
     assert 100 == cluster.offsets[P0].offset
 
 
@@ -82,8 +88,8 @@ def test_a_batch_is_limited_as_spark_says(cluster: FakeCluster) -> None:
     start = stream.initialOffset()
 
     assert ReadMaxRows(30) == stream.getDefaultReadLimit()
-    assert {"clicks": {"0": 30}} == stream.latestOffset(start, stream.getDefaultReadLimit())["t"]
-    assert {"clicks": {"0": 100}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+    assert {"clicks": {"0": 30}} == next_offsets(stream.latestOffset(start, stream.getDefaultReadLimit()))
+    assert {"clicks": {"0": 100}} == next_offsets(stream.latestOffset(start, ReadAllAvailable()))
 
 
 def test_the_progress_shows_the_ends_of_the_logs(cluster: FakeCluster) -> None:
@@ -185,7 +191,7 @@ def test_a_broker_that_is_away_for_ten_minutes_does_not_end_a_query(cluster: Fak
     cluster.failure = None
     cluster.logs[P0] = (0, 130)
 
-    assert {"clicks": {"0": 130}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+    assert {"clicks": {"0": 130}} == next_offsets(stream.latestOffset(start, ReadAllAvailable()))
 
 
 def test_a_broker_that_stays_away_ends_the_query_with_its_error(cluster: FakeCluster, seconds: list[float]) -> None:
@@ -252,7 +258,7 @@ def test_a_query_that_continues_from_its_checkpoint_waits_for_a_broker_that_is_a
         seconds[0] += 10
     unreachable.failure = None
 
-    assert {"clicks": {"0": 100}} == stream.latestOffset(STANDS, ReadAllAvailable())["t"]
+    assert {"clicks": {"0": 100}} == next_offsets(stream.latestOffset(STANDS, ReadAllAvailable()))
     assert 1 == unreachable.connections, "a client for each try stays open"
 
 
@@ -270,7 +276,7 @@ def test_available_now_continues_from_its_checkpoint_when_its_broker_is_back(
     stream.prepareForTriggerAvailableNow()
 
     there = stream.latestOffset(STANDS, ReadAllAvailable())
-    assert {"clicks": {"0": 100}} == there["t"]
+    assert {"clicks": {"0": 100}} == next_offsets(there)
     unreachable.logs[P0] = (0, 200)
     assert there == stream.latestOffset(there, ReadAllAvailable()), "what came later is left for the next run"
 
@@ -302,8 +308,8 @@ def test_a_log_start_that_moves_while_a_batch_is_measured_does_not_end_the_query
     monkeypatch.setattr(cluster, "fetch", fetch)
 
     there = stream.latestOffset(start, ReadAllAvailable())
-    assert (moves == 1) == (there["t"]["clicks"]["0"] < 20), "what is left says how large records are"
-    while there["t"]["clicks"]["0"] < 100:
+    assert (moves == 1) == (there["clicks"]["0"] < 20), "what is left says how large records are"
+    while there["clicks"]["0"] < 100:
         before, there = there, stream.latestOffset(there, ReadAllAvailable())
         assert before != there
 
@@ -325,7 +331,7 @@ def test_available_now_waits_for_its_broker_and_does_not_end_early(
 
     monkeypatch.setattr("time.sleep", pause)
 
-    assert {"clicks": {"0": 100}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+    assert {"clicks": {"0": 100}} == next_offsets(stream.latestOffset(start, ReadAllAvailable()))
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_commits_appear_after_every_batch_at_idle_at_the_end_and_after_a_restart
 
 def _first_offset(checkpoint: Path, batch: int, topic: str) -> int:
     lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
-    offset: int = json.loads(lines[-1])["f"][topic]["0"]
+    offset: int = json.loads(lines[-1])["~logmark"]["first"][topic]["0"]
     return offset
 
 

@@ -17,7 +17,8 @@ from logmark.names import TopicPartition
 OFFSET_LOG_VERSIONS = (1, 2)  # 2, since Spark 4.1, names each source
 COMMIT_LOG_VERSIONS = (1, 2, 3)  # 2 has the state's ids, 3, since Spark 4.3, the sinks
 _NUMBER = re.compile(r"\d{1,10}", re.ASCII)
-_OURS = frozenset({"f", "g", "group", "q", "t"})
+_OURS = "~logmark"  # the key of what format("logmark") adds to the next offsets
+_OURS_BEFORE = frozenset({"f", "g", "group", "q", "t"})  # as earlier versions wrote it
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -38,7 +39,7 @@ class SourceOffset:
     def is_ours(self) -> bool:
         """The line was written by format("logmark")."""
         fields = _json(self.text)
-        return isinstance(fields, dict) and fields.keys() >= _OURS
+        return isinstance(fields, dict) and (_OURS in fields or fields.keys() >= _OURS_BEFORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

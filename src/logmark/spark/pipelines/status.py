@@ -9,7 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from logmark.errors import UserError
 from logmark.spark.pipelines.home import write_file
+from logmark.spark.source.position import Position
 
 _BATCHES_MAX = 10
 _IDLE_AFTER_MS = 60_000
@@ -134,20 +136,17 @@ def parse_progress(progress: Mapping[str, Any]) -> FinishedBatch | None:
 
 def _records(source: Mapping[str, Any]) -> int:
     """Return how many offsets a batch read: counted as lag is, however often Spark reads them."""
-    start, end = _position(source.get("startOffset")), _position(source.get("endOffset"))
-    if end is None or start == end:
+    end = source.get("endOffset")
+    position = parse_offset(end)
+    if position is None or source.get("startOffset") == end:
         return 0
-    return sum(
-        max(int(offset) - int(end["f"].get(topic, {}).get(partition, offset)), 0)
-        for topic, partitions in end["t"].items()
-        for partition, offset in partitions.items()
-    )
+    return sum(end - first for first, end in position.ranges.values())
 
 
-def _position(offset: Any) -> dict[str, Any] | None:
-    """Return an offset of our source, which Spark hands over as text or parsed."""
+def parse_offset(offset: Any) -> Position | None:
+    """Return an offset of our source, which Spark hands over as text or parsed; None if it is of another source."""
     try:
         fields = json.loads(offset) if isinstance(offset, str) else offset
-        return fields if isinstance(fields, dict) and "f" in fields and "t" in fields else None
-    except ValueError:
+        return Position.from_json(fields)
+    except (ValueError, TypeError, UserError):
         return None

@@ -2,28 +2,32 @@
 
 Spark keeps the position of a query in its checkpoint; the group keeps a committed offset. The group owns the position,
 so at every trigger the two are compared. Spark gives a reader neither the checkpoint's path nor the query's id: all it
-knows is the offset that it once returned to Spark, handed back as `start`. So that offset carries what a restarted
-query must know:
+knows is the offset that it once returned to Spark, handed back as `start`. People read that offset too, in the
+checkpoint and in the progress of a query: so it begins as that of Spark's own connector, with the next offset after the
+batch by topic and partition, and what a restarted query must know lies under one key, which no topic can have:
+
+    {"clicks": {"0": 200}, "~logmark": {...}}
 
     group       the consumer group
-    q           the query's token, made when its checkpoint was new
-    g           the generation: it grows with every seek, and a new query starts above all earlier ones
-    f           the first offset of the batch, per partition
-    t           the next offset after the batch, per partition
-    c           what else the group may hold though nobody has moved it: commits of this query that failed have left
+    query       the query's token, made when its checkpoint was new
+    generation  it grows with every seek, and a new query starts above all earlier ones
+    first       the first offset of the batch, per partition
+    held        what else the group may hold though nobody has moved it: commits of this query that failed have left
                 there what it had before, or are not known to have arrived
-    i           the ids of the topics, where brokers give them: a topic that was deleted and created again has another
+    topic_ids   the ids of the topics, where brokers give them: a topic that was deleted and created again has another
 
-and the metadata of each committed offset carries token, generation and the offset itself.
+and the metadata of each committed offset carries token, generation and the offset itself. Earlier versions of Logmark
+wrote group, q, g, f, c, i and, for the next offsets, t into one object; checkpoints of that form are still read.
 
 What "this query last committed" means. While the query runs it is remembered. After a restart it follows from `start`,
 the last batch that Spark finished. The batch was planned by a call that first committed its beginning, so the group has
-`f` (or `c`, where that commit failed) if the driver died before the next call, and `t` if it died after it. A commit of
-this token and generation, whose offset is the one in its own metadata and is one of these, is ours: the group is
-rightly one batch behind, and going back to it would read that batch twice. So is what somebody else committed and this
-query has followed already, as long as it could not commit over it. Any other commit is a move by somebody, also under a
-token that a tool kept (the metadata names another offset) or restored (another generation, or an offset that this query
-left behind batches ago). The one move that cannot be seen is one to exactly where the group already was.
+`first` (or `held`, where that commit failed) if the driver died before the next call, and the next offset if it died
+after it. A commit of this token and generation, whose offset is the one in its own metadata and is one of these, is
+ours: the group is rightly one batch behind, and going back to it would read that batch twice. So is what somebody else
+committed and this query has followed already, as long as it could not commit over it. Any other commit is a move by
+somebody, also under a token that a tool kept (the metadata names another offset) or restored (another generation, or
+an offset that this query left behind batches ago). The one move that cannot be seen is one to exactly where the group
+already was.
 
 Generations are times: a seek makes max(generation + 1, now in milliseconds), and so does a new query. So a query that
 takes a group over is above its predecessor even where a reset has wiped the metadata that named it, and the tables can
@@ -41,6 +45,9 @@ from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.source.offset_maps import flatten_by_partition, nest_by_topic
 
 Offsets = Mapping[TopicPartition, int]
+
+OUR_KEY = "~logmark"  # no topic can have a tilde in its name, and all topics sort before it
+_NAMES_BEFORE = {"q": "query", "g": "generation", "f": "first", "t": "next", "c": "held", "i": "topic_ids"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,27 +72,30 @@ class Position:
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark keeps; the keys are sorted, because Spark compares offsets as text."""
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"first": nest_by_topic(self.first)}
+        fields |= {"generation": self.generation, "group": self.group}
         if self.held:
-            fields["c"] = nest_by_topic({partition: self._packed(commits) for partition, commits in self.held.items()})
-        fields |= {"f": nest_by_topic(self.first), "g": self.generation, "group": self.group}
+            held = {partition: self._packed(commits) for partition, commits in self.held.items()}
+            fields["held"] = nest_by_topic(held)
+        fields["query"] = self.query
         if self.ids:
-            fields["i"] = dict(sorted(self.ids.items()))
-        return fields | {"q": self.query, "t": nest_by_topic(self.next)}
+            fields["topic_ids"] = dict(sorted(self.ids.items()))
+        return {**nest_by_topic(self.next), OUR_KEY: fields}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Position":
-        """Return the position that `to_json` wrote."""
+        """Return the position that `to_json` wrote, or an earlier version of it."""
         try:
+            known = _name_fields(fields)
             position = cls(
-                group=fields["group"],
-                query=fields["q"],
-                generation=fields["g"],
-                first=_offsets(fields["f"]),
-                next=_offsets(fields["t"]),
-                ids=dict(fields.get("i", {})),
+                group=known["group"],
+                query=known["query"],
+                generation=known["generation"],
+                first=_offsets(known["first"]),
+                next=_offsets(known["next"]),
+                ids=dict(known.get("topic_ids", {})),
             )
-            packed = flatten_by_partition(fields.get("c", {}))
+            packed = flatten_by_partition(known.get("held", {}))
             return replace(
                 position, held={partition: position._unpacked(commits) for partition, commits in packed.items()}
             )
@@ -268,6 +278,18 @@ def first_position(
     seen = [commit.mark.generation + 1 for commit in found.values() if commit.mark]
     generation = max([now_ms, *seen])
     return Position(group=group, query=query, generation=generation, first=starts, next=starts, ids=ids or {})
+
+
+def is_of_first_form(fields: Mapping[str, Any]) -> bool:
+    """Return whether an earlier version of Logmark wrote this offset, with its fields beside each other."""
+    return OUR_KEY not in fields
+
+
+def _name_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a position by their names, whichever version of Logmark wrote them."""
+    if is_of_first_form(fields):
+        return {_NAMES_BEFORE.get(name, name): value for name, value in fields.items()}
+    return {**fields[OUR_KEY], "next": {topic: offsets for topic, offsets in fields.items() if topic != OUR_KEY}}
 
 
 def _offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:

@@ -28,6 +28,7 @@ from typing import Any
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.errors import Superseded, TableGone, TableReplaced
+from logmark.spark.source.offset_maps import nest_by_topic
 from logmark.spark.source.position import Offsets, Position
 from logmark.spark.tables.intervals import Intervals, merge_intervals
 from logmark.spark.tables.modes import APPEND, MODES, REPLACE, UPSERT
@@ -179,8 +180,8 @@ def summarize_ledger(numbers: Mapping[str, int]) -> dict[str, Any]:
 def note(batch: Batch) -> dict[str, Any]:
     """Return the batch in words, for the table's history: group, generation, first and next offsets."""
     position = batch.position
-    fields = position.to_json()
-    where = {"group": position.group, "generation": position.generation, "start": fields["f"], "end": fields["t"]}
+    start, end = nest_by_topic(position.first), nest_by_topic(position.next)
+    where = {"group": position.group, "generation": position.generation, "start": start, "end": end}
     return where | {"query": position.query, "batch": batch.number, "mode": batch.mode}
 
 
