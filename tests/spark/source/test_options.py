@@ -242,6 +242,7 @@ def test_a_mistake_in_a_batch_read_is_an_error(given: dict[str, str], message: s
         parse_source_options(given, is_stream=False)
 
 
+JSON = {"value.format": "json", "value.schema": "a INT"}
 STREAM_MISTAKES = [
     (STREAM | {"auto.offset.reset": "now"}, "must be earliest, latest, none or by_duration:PT2H"),
     (STREAM | {"auto.offset.reset": "by_duration:x"}, "'x' is not a length of time"),
@@ -254,6 +255,9 @@ STREAM_MISTAKES = [
     (STREAM | {"groupIdPrefix": "g" * 32_767}, "Kafka carries 32,730 bytes there"),
     (STREAM | {"takeover": "yes"}, "The option takeover must be true or false, not 'yes'. Nothing was read."),
     (STREAM | {"group.owner": "a b"}, "The option group.owner must be 1 to 128 letters, digits, '-', '_' and '.'"),
+    (STREAM | {"tombstones": "skip"}, "The option tombstones needs value.format=json and value.schema beside it."),
+    (STREAM | JSON | {"tombstones": "drop"}, "The option tombstones must be rows, dead-letters or skip, not 'drop'"),
+    (STREAM | JSON | {"tombstones": "dead-letters"}, "but the option deadLetters.topic is missing"),
     (
         STREAM | {"value.format": "json", "value.schema": "a INT", "deadLetters.topic": "bad ones"},
         "The option deadLetters.topic names the topic 'bad ones'",

@@ -39,6 +39,7 @@ from logmark.spark.source.option_names import (
     quote_value,
     split_options,
 )
+from logmark.spark.source.tombstones import Tombstones, parse_tombstones
 from logmark.spark.source.topic_patterns import parse_topic_pattern
 
 NEW_PARTITIONS_AFTER_MS = 10_000
@@ -87,6 +88,7 @@ class SourceOptions:
     value_schema: str | None = None  # of values that are JSON; None for bytes
     dead_letters: str | None = None  # the topic of records that do not fit the schema; None where they are rows too
     dead_letters_pipeline: str = ""
+    tombstones: Tombstones = Tombstones.ROWS
     read_committed: bool = False
     patience_s: float = STREAM_PATIENCE_S
     new_partitions_after_ms: int = NEW_PARTITIONS_AFTER_MS
@@ -141,6 +143,7 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
         value_schema=value_schema(ours),
         dead_letters=dead_letter_topic(ours),
         dead_letters_pipeline=ours.get("deadletters.pipeline") or ours.get("group.id") or "",
+        tombstones=parse_tombstones(ours),
         read_committed=parse_choice(ours, "isolation.level", ("read_uncommitted", "read_committed"))
         == "read_committed",
         patience_s=parse_seconds(ours, "waitForBroker", STREAM_PATIENCE_S if is_stream else BATCH_PATIENCE_S),
