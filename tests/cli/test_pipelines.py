@@ -194,6 +194,26 @@ def test_a_pipeline_is_listed_with_all_that_is_known_of_it(commands: PipelineCom
     assert {"name": "billing", "version": 2, "is_running": False, "file": "/home/ann/shop.py"}.items() <= listed.items()
 
 
+def test_a_pipeline_of_a_notebook_is_listed_as_one(commands: PipelineCommands) -> None:
+    remembered(commands, file=None)
+    status_of(commands, state=RunState.STOPPED)
+
+    assert ["stopped", "(notebook)"] == commands.run("list").words[1][-2:]
+    assert "file          (notebook)" in commands.run("status").out
+
+
+def test_without_a_run_a_command_to_a_pipeline_changes_nothing_and_says_how_to_start_one(
+    commands: PipelineCommands,
+) -> None:
+    remembered(commands)
+
+    for command in ("start", "stop", "restart", "reload"):
+        ran = commands.run(command, "billing")
+        assert 1 == ran.exit_code
+        assert "It is declared in /home/ann/shop.py. `logmark pipelines run FILE --only NAME` starts" in ran.error
+    assert 2 == commands.run("stop", "biling").exit_code
+
+
 def test_status_tells_group_lag_rate_batch_restarts_error_and_dead_letters(commands: PipelineCommands) -> None:
     topic, dead = commands.broker.create_topic("clicks"), commands.broker.create_topic("dead")
     commands.broker.produce(topic, ["x"] * 10)
@@ -255,8 +275,8 @@ def test_neither_list_nor_status_needs_spark(commands: PipelineCommands) -> None
         "import sys; sys.modules['pyspark'] = None; sys.modules['deltalake'] = None\n"
         "from logmark.cli.main import run; run()"
     )
-    for command in ("list", "status"):
-        arguments = ["pipelines", command, "--home", str(commands.root)]
+    for command in ("list", "status", "stop --help"):
+        arguments = ["pipelines", *command.split(), "--home", str(commands.root)]
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False
         )
@@ -305,12 +325,23 @@ def test_a_pipeline_runs_until_it_is_told_to_stop_and_is_seen_from_another_proce
         again = commands.run(
             "run", commands.file(topic, startingOffsets="earliest"), "--available-now", "--master", "none"
         )
+        stopped = commands.run("stop", "billing")
+        state = commands.run("list", "--output", "json").json[0]["state"]
+        (commands.folder / "shop.py").write_text("nonsense(\n")
+        broken = commands.run("reload", "billing")
+        commands.file(topic)
+        reloaded = commands.run("reload", "billing", "--output", "json")
     finally:
         process.send_signal(signal.SIGTERM)
         said = process.communicate(timeout=240)[0]
 
     assert 0 == process.returncode, said
     assert ("running", 0, 20, process.pid) == (seen["state"], seen["lag"], seen["records"], seen["pid"])
+    assert (0, "stopped by command") == (stopped.exit_code, state), stopped.error
+    assert f"billing: stopped; batch 0 is done, and the next offsets are {topic}-0: 20" in stopped.out
+    assert 1 == broken.exit_code
+    assert "Its file cannot be loaded. Nothing was started. " in broken.error
+    assert (0, "done") == (reloaded.exit_code, reloaded.json["outcome"]), reloaded.error
     assert 1 == again.exit_code
     assert f"The pipeline billing runs already, in the process {process.pid}" in again.error
     assert [f"V{number}" for number in range(20)] == read_table(commands.folder / "table").sort_by("offset")[

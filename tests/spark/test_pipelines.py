@@ -322,7 +322,7 @@ def test_a_query_whose_group_was_taken_over_stops_and_names_the_new_owner(
 
     version = Version(number=1, group=new.group, checkpoint=tmp_path, sink=new.sink)
     brokers = Brokers(bootstrap_servers=broker.bootstrap_servers)
-    stream = read_records(new, version, spark, brokers, options={})
+    stream = read_records(new, version, spark, brokers, options={"takeover": "true"})
     owner = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
     wait_until(lambda: query.exception() is not None, "the old query stops", deadline_s=DEADLINE_S)
     broker.produce(topic, numbers(5))

@@ -56,6 +56,10 @@ REMEDIES: Mapping[type[errors.OffsetsError], str] = {
     errors.ReplayInterrupted: "resume it with: logmark replay --resume {0.run_id}",
 }  # fmt: skip
 
+_TAKEOVER = (
+    "`logmark pipelines run FILE --only NAME --takeover` does it, or `logmark pipelines start NAME --takeover` inside "
+    "a running `logmark pipelines run`."
+)
 # What follows the whole message of an error; NAME is a pipeline, and GROUP its group.
 NEXT_STEPS: Mapping[type[BaseException], str] = {
     DataDirectoryUnusable: "`logmark serve --data-dir DIR` serves another directory.",
@@ -77,6 +81,9 @@ NEXT_STEPS: Mapping[type[BaseException], str] = {
     spark_errors.TableGone: "`logmark offsets reset GROUP --all-topics --to-earliest` resets the group.",
     spark_errors.TableReplaced: "`logmark offsets reset GROUP --topic TOPIC:PARTITION --to-offset OFFSET` resets the "
     "group.",
+    spark_errors.Superseded: _TAKEOVER,
+    spark_errors.GroupInUse: _TAKEOVER,
+    spark_errors.NotSupervised: "`logmark pipelines run FILE --only NAME` starts a pipeline of a file.",
     spark_errors.CheckpointLost: "`logmark pipelines replay NAME --abandon` ends an unfinished replay.",
 }  # fmt: skip
 
@@ -96,6 +103,7 @@ def describe_error(error: LogmarkError) -> list[str]:
 def next_step(exception: type[BaseException], job: "Job") -> str:
     """Return what a user of the command line may do about an exception in a pipeline, empty if there is nothing."""
     step = NEXT_STEPS.get(exception, "")
+    step = step.replace("FILE", job.file or "FILE")
     return step.replace("NAME", job.name).replace("GROUP", job.pipeline.group)
 
 

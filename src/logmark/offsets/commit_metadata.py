@@ -1,37 +1,93 @@
 """The metadata that a Logmark query stores with its committed offsets, so that any tool can tell who committed them.
 
-A query is no member of its group. Its metadata is therefore the only sign that it runs: see `activity_token`.
+A query is no member of its group. Its metadata is therefore the only sign that it runs: see `activity_token`, and
+`spark/source/ownership.py` for the heartbeat.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 _PREFIX = "logmark"
 
 
+class QueryState(StrEnum):
+    """What a query has said about itself with its last commit."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """When a query committed, by the clock of its driver, and which process it was.
+
+    Queries with the same `owner`, such as those of one pipeline, never run at the same time; it may be empty.
+    """
+
+    at_ms: int
+    state: QueryState = QueryState.RUNNING
+    process: str = ""
+    owner: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
-    """Who committed an offset: a query, its generation, and the offset itself."""
+    """Who committed an offset: a query, its generation, and the offset itself.
+
+    Two are equal whatever their heartbeats say: a heartbeat is no commit of another offset.
+    """
 
     query: str
     generation: int
     offset: int
+    heartbeat: Heartbeat | None = field(default=None, compare=False)
 
     def to_text(self) -> str:
         """Return the metadata of a commit, plain enough for any Kafka tool."""
+        text, beat = self.identity(), self.heartbeat
+        if beat is None:
+            return text
+        others = {"process": beat.process, "owner": beat.owner}
+        named = [f"{name}={value}" for name, value in others.items() if value]
+        return " ".join([text, f"heartbeat={beat.at_ms}", f"state={beat.state}", *named])
+
+    def identity(self) -> str:
+        """Return the metadata without the heartbeat."""
         return f"{_PREFIX} query={self.query} generation={self.generation} offset={self.offset}"
 
     @classmethod
     def parse(cls, metadata: str | None) -> "CommitMetadata | None":
-        """Return what a query wrote into a commit's metadata; None if no Logmark query did."""
+        """Return what a query wrote into a commit's metadata; None if no Logmark query did.
+
+        Words that are not known are left out: a later version may write more.
+        """
         words = (metadata or "").split(" ")
-        if len(words) != 4 or words[0] != _PREFIX:
+        if len(words) < 4 or words[0] != _PREFIX:
             return None
         names = dict(word.partition("=")[::2] for word in words[1:])
         try:
-            return cls(query=names["query"], generation=int(names["generation"]), offset=int(names["offset"]))
+            return cls(
+                query=names["query"],
+                generation=int(names["generation"]),
+                offset=int(names["offset"]),
+                heartbeat=_parse_heartbeat(names),
+            )
         except (KeyError, ValueError):
             return None
+
+
+def _parse_heartbeat(names: dict[str, str]) -> Heartbeat | None:
+    """Return the heartbeat, None in the metadata of versions that wrote none."""
+    try:
+        return Heartbeat(
+            at_ms=int(names["heartbeat"]),
+            state=QueryState(names["state"]),
+            process=names.get("process", ""),
+            owner=names.get("owner", ""),
+        )
+    except (KeyError, ValueError):
+        return None
 
 
 def activity_token(metadata: Iterable[str]) -> str:

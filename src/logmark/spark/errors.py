@@ -26,6 +26,18 @@ class Superseded(UserError):
     """Another query owns the group or the table now; this one has stopped and committed nothing since."""
 
 
+class GroupInUse(UserError):
+    """A running query owns the group that a new one would take over; nothing was read or committed."""
+
+    def __init__(self, message: str, *, process: str = "", exit_code: int = 1) -> None:
+        super().__init__(message, exit_code=exit_code)
+        self.process = process
+
+
+class NotSupervised(UserError):
+    """No `logmark pipelines run` would take a command for this pipeline; nothing was changed."""
+
+
 class LiveVersionReplaced(Superseded):
     """A replay is publishing the version that replaces the live one, which must not run any more."""
 

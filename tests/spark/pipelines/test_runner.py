@@ -123,7 +123,8 @@ def test_a_pipeline_whose_group_is_taken_over_ends_and_names_the_new_owner(
     def play(workers: Any) -> None:
         if not taken and scenario.committed(job) == {20, 10}:
             options = {"bootstrap.servers": scenario.broker.bootstrap_servers, "group.id": job.pipeline.group}
-            stream = spark.readStream.format("logmark").options(**options, subscribe=scenario.topic).load()
+            options |= {"subscribe": scenario.topic, "takeover": "true"}
+            stream = spark.readStream.format("logmark").options(**options).load()
             thief = stream.writeStream.format("noop").option("checkpointLocation", str(scenario.folder / "thief"))
             taken.append(thief.start())
 
@@ -138,6 +139,11 @@ def test_a_pipeline_whose_group_is_taken_over_ends_and_names_the_new_owner(
     assert not job.home.is_live()
 
 
+def state_of(job: Job) -> RunState | None:
+    status = read_status(job.home.status_file)
+    return None if status is None else status.state
+
+
 def test_a_query_that_is_started_by_hand_holds_the_live_lock_until_it_ends(
     scenario: RunnerScenario, spark: "SparkSession"
 ) -> None:
@@ -146,9 +152,11 @@ def test_a_query_that_is_started_by_hand_holds_the_live_lock_until_it_ends(
     assert isinstance(pipeline, Pipeline)
     query = pipeline.start(spark, home=home, bootstrap_servers=scenario.broker.bootstrap_servers)
     assert job.home.is_live()
+    assert RunState.RUNNING is state_of(job)
 
     query.stop()
     wait_until(lambda: not job.home.is_live(), "its lock is free", deadline_s=60)
+    assert RunState.STOPPED is state_of(job)
     pipeline.run(spark, home=home, bootstrap_servers=scenario.broker.bootstrap_servers)
 
     assert {20, 10} == scenario.committed(job)

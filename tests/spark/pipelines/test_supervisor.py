@@ -80,6 +80,7 @@ class SupervisorDriver:
         self.clock = ManualClock()
         self.said: list[str] = []
         self.queries: list[FakeQuery] = []
+        self.options: list[dict[str, str]] = []
         self.refusals: list[Exception] = []
         self.home = Home(folder / "pipelines", "billing")
         sink = Table(folder / "table")
@@ -96,9 +97,10 @@ class SupervisorDriver:
             lambda pipeline, version, brokers: self.committed.append(version.number),
         )
 
-    def _start(self, pipeline: Pipeline, version: Any, *_: Any, **__: Any) -> FakeQuery:
+    def _start(self, pipeline: Pipeline, version: Any, *_: Any, options: dict[str, str], **__: Any) -> FakeQuery:
         if self.refusals:
             raise self.refusals.pop()
+        self.options.append(options)
         version.checkpoint.mkdir(parents=True, exist_ok=True)
         (version.checkpoint / "metadata").write_text("{}")  # as Spark does before it asks a source for anything
         self.queries.append(FakeQuery(version.number))
@@ -316,7 +318,8 @@ def test_a_pipeline_whose_group_stays_taken_ends_with_the_name_of_the_new_owner(
         supervisor.poll()
 
     assert RunState.FAILED is supervisor.status.state
-    assert "billing: Group billing was taken over by the query q7." == driver.said[-1]
+    assert driver.said[-1].startswith("billing: Group billing was taken over by the query q7. `logmark pipelines run ")
+    assert "`logmark pipelines start billing --takeover`" in driver.said[-1]
     assert 2 == len(driver.queries)
 
 

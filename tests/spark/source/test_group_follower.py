@@ -1,6 +1,7 @@
 """A query and its group, with a cluster that a test can disturb."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,8 @@ from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMet
 from logmark.clock import ManualClock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.spark.errors import is_transient
+from logmark.offsets.commit_metadata import CommitMetadata, Heartbeat, QueryState
+from logmark.spark.errors import GroupInUse, is_transient
 from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import Position
@@ -202,7 +203,7 @@ def test_the_query_that_lost_its_group_stops_names_the_owner_and_commits_nothing
     old = follow(cluster, clock, **EARLY)
     end = step(old, old.start(), 50)
     clock.advance(seconds=1)
-    owner = step(heir := follow(cluster, clock), heir.start())
+    owner = step(heir := follow(cluster, clock, takeover="true"), heir.start())
     commits = len(cluster.commits)
 
     with pytest.raises(UserError, match=f"taken over by the query {owner.query}"):
@@ -215,7 +216,7 @@ def test_a_reset_gives_the_group_back_to_the_query_that_had_lost_it() -> None:
     old = follow(cluster, clock, **EARLY)
     end = step(old, old.start(), 50)
     clock.advance(seconds=1)
-    heir = follow(cluster, clock)
+    heir = follow(cluster, clock, takeover="true")
     lost = step(heir, heir.start(), 20)
     clock.advance(seconds=1)
     # As our own tool resets: another offset, what stood beside it stays.
@@ -560,3 +561,235 @@ def test_a_checkpoint_of_another_group_is_an_error() -> None:
 
     with pytest.raises(UserError, match=r"belongs to group billing, but group\.id is fraud"):
         step(follow(cluster, **{"group.id": "fraud"}), end)
+
+
+def begin(follower: GroupFollower) -> Position:
+    """The first batch of a query with a new checkpoint."""
+    return step(follower, follower.start(), 10)
+
+
+def heartbeat(cluster: FakeCluster, partition: TopicPartition = P0) -> Heartbeat:
+    mark = CommitMetadata.parse(cluster.offsets[partition].metadata)
+    assert mark is not None and mark.heartbeat is not None
+    return mark.heartbeat
+
+
+def test_a_new_query_is_refused_while_another_one_runs_in_its_group_and_has_touched_nothing() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.start(), 50)
+    clock.advance(seconds=45)
+    before = dict(cluster.offsets)
+
+    with pytest.raises(GroupInUse, match=f"in use by the query {end.query} .* 45 s ago. Nothing was read or committed"):
+        begin(follow(cluster, clock))
+    assert before == cluster.offsets
+
+
+def test_a_new_query_may_be_told_to_take_over_and_the_owner_ends() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.start(), 50)
+    clock.advance(seconds=1)
+    heir = follow(cluster, clock, takeover="true")
+    step(heir, heir.start(), 20)
+    there = dict(cluster.offsets)
+    clock.advance(seconds=60)
+
+    old.renew_heartbeat()
+    assert there == cluster.offsets, "a query that has lost its group renews nothing"
+    with pytest.raises(UserError, match="taken over by the query"):
+        step(old, end)
+
+
+def test_a_query_in_a_batch_of_ten_minutes_keeps_its_group_and_a_killed_one_loses_it_after_two() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.start(), 50)
+    step(old, end, 50)
+    for _ in range(20):  # Spark asks nothing meanwhile
+        clock.advance(seconds=30)
+        old.renew_heartbeat()
+    clock.advance(seconds=119)
+
+    with pytest.raises(GroupInUse, match="heartbeat was 119 s ago"):
+        begin(follow(cluster, clock))
+    clock.advance(seconds=1)
+    assert end.next == begin(follow(cluster, clock)).first
+
+
+def test_a_heartbeat_is_written_once_in_half_a_minute_and_to_one_partition() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.start())
+    assert end is step(follower, end)
+    commits = len(cluster.commits)
+    for _ in range(6):
+        clock.advance(seconds=10)
+        follower.renew_heartbeat()
+
+    assert [{P0: 100}, {P0: 100}] == cluster.commits[commits:]
+    assert end is step(follower, end) and end is step(follow(cluster, clock), end), "it is no move"
+
+
+def test_a_heartbeat_keeps_to_partitions_that_nobody_moved() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.start())
+    step(follower, end)
+    cluster.offsets[P0] = Committed(offset=30, metadata=cluster.offsets[P0].metadata)
+    clock.advance(seconds=60)
+    follower.renew_heartbeat()
+
+    assert ({P0: 30}, clock.now_ms()) == ({P0: cluster.offsets[P0].offset}, heartbeat(cluster, P1).at_ms)
+    assert {P0: 30, P1: 100} == step(follower, end).next
+
+
+def test_a_heartbeat_is_never_older_than_the_one_before() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    step(follower, follower.start())
+    before = heartbeat(cluster)
+    clock.advance(seconds=60)
+    clock.set_time(clock.now_ms() - 3_600_000)
+    follower.mark_stopped(cluster)
+
+    assert (QueryState.STOPPED, True) == (heartbeat(cluster).state, heartbeat(cluster).at_ms > before.at_ms)
+
+
+def test_a_stopped_query_says_so_and_its_group_is_free_at_once() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.start(), 50)
+    step(old, end, 50)
+    old.mark_stopped(cluster)
+
+    again = follow(cluster, clock)
+    assert end.generation == step(again, end, 50).generation, "its own checkpoint goes on"
+    with pytest.raises(GroupInUse):
+        begin(follow(cluster, clock))
+    again.mark_stopped(cluster)
+    assert {P0: 50} == begin(follow(cluster, clock)).first
+
+
+def test_a_query_that_has_committed_nothing_writes_no_heartbeat() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    cluster.reset(p0=20)
+    follower = follow(cluster)
+    follower.renew_heartbeat()
+    follower.start()
+    follower.renew_heartbeat()
+    follower.mark_stopped(cluster)
+
+    assert {P0: Committed(offset=20)} == cluster.offsets
+
+
+def test_a_pipeline_that_lost_its_checkpoint_in_a_crash_starts_at_once_and_others_wait() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    crashed = follow(cluster, clock, **EARLY, **{"group.owner": "home-1"})
+    step(crashed, step(crashed, crashed.start(), 50), 50)
+    clock.advance(seconds=1)
+
+    with pytest.raises(GroupInUse):
+        begin(follow(cluster, clock, **{"group.owner": "home-2"}))
+    assert {P0: 50} == begin(follow(cluster, clock, **{"group.owner": "home-1"})).first
+
+
+def test_a_query_that_was_killed_in_its_first_batch_resumes_at_once_and_is_no_new_one() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    killed = follow(cluster, clock, **EARLY)
+    planned = step(killed, killed.start(), 30)
+    clock.advance(seconds=1)
+    again = follow(cluster, clock, **EARLY)
+    again.start()
+
+    assert {P0: (30, 60)} == step(again, planned, 30).ranges
+
+
+def test_a_refused_query_has_not_committed_where_it_would_have_started_either() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    step(old, step(old, old.start(), 30), 30)
+    cluster.logs[P1] = (0, 100)
+    before = dict(cluster.offsets)
+
+    with pytest.raises(GroupInUse):
+        begin(follow(cluster, clock, **EARLY))
+    assert before == cluster.offsets
+
+
+def test_a_new_query_that_cannot_look_whether_its_group_is_in_use_reads_nothing() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    step(old, step(old, old.start(), 30), 30)
+    new = follow(cluster, clock)
+    position = new.start()
+    cluster.failure = NoCoordinator("billing", ErrorCode.COORDINATOR_NOT_AVAILABLE, "It is being elected.")
+
+    with pytest.raises(NoCoordinator):
+        step(new, position)
+    cluster.failure = None
+    with pytest.raises(GroupInUse):
+        step(new, position)
+
+
+@pytest.mark.parametrize("state", [QueryState.RUNNING, QueryState.STOPPED])
+def test_a_commit_that_the_process_before_made_too_late_is_no_move(state: QueryState) -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    killed = follow(cluster, clock, **EARLY)
+    end = step(killed, step(killed, killed.start(), 30), 30)
+    own = cluster.offsets[P0]
+    follower = follow(cluster, clock)
+    later = step(follower, step(follower, end, 20), 20)
+    mark = CommitMetadata.parse(own.metadata)
+    assert mark is not None and mark.heartbeat is not None
+    late = replace(mark, heartbeat=replace(mark.heartbeat, at_ms=mark.heartbeat.at_ms + 5, state=state))
+    cluster.offsets[P0] = Committed(offset=own.offset, metadata=late.to_text())
+
+    assert later.generation == step(follower, later, 20).generation
+    assert later.next[P0] == cluster.offsets[P0].offset
+    cluster.offsets[P0] = own
+    assert {P0: own.offset} == step(follower, later, 20).next, "the same commit from before was restored by a tool"
+
+
+def test_a_commit_of_the_owner_before_that_came_too_late_is_no_move() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    step(old, step(old, old.start(), 30), 30)
+    own = cluster.offsets[P0]
+    clock.advance(seconds=1)
+    heir = follow(cluster, clock, takeover="true")
+    end = step(heir, step(heir, heir.start(), 20), 20)
+    mark = CommitMetadata.parse(own.metadata)
+    assert mark is not None and mark.heartbeat is not None
+    late = replace(mark, heartbeat=replace(mark.heartbeat, at_ms=clock.now_ms()))
+    cluster.offsets[P0] = Committed(offset=own.offset, metadata=late.to_text())
+
+    assert end.generation == step(heir, end, 20).generation
+    assert end.next[P0] == cluster.offsets[P0].offset
+
+
+def test_a_query_that_lost_its_group_takes_it_back_where_its_checkpoint_stands() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.start(), 50)
+    step(old, end, 50)
+    clock.advance(seconds=1)
+    heir = follow(cluster, clock, takeover="true")
+    lost = step(heir, step(heir, heir.start()))
+    clock.advance(seconds=1)
+    with pytest.raises(UserError, match=r"takeover=true: it resumes from its own checkpoint"):
+        step(follow(cluster, clock), end)
+
+    back = follow(cluster, clock, takeover="true")
+    there = step(back, end, 10)
+
+    assert (end.next, {}, True) == (there.next, there.ranges, there.generation > lost.generation)
+    assert end.next == {partition: one.offset for partition, one in cluster.offsets.items()}
+    with pytest.raises(UserError, match=f"taken over by the query {end.query}"):
+        step(heir, lost)
+    clock.advance(seconds=1)
+    other = follow(cluster, clock, takeover="true")
+    step(other, other.start())
+    with pytest.raises(UserError, match="taken over"):
+        step(back, there)

@@ -61,6 +61,7 @@ class Query(RuleBasedStateMachine):
         self.cluster.fate = SEEN
         self.has_batch = False  # before its first batch is planned a query that dies begins anew
         self.moved: dict[TopicPartition, int] = {}
+        self.earlier: list[GroupFollower] = []
         self.old: list[dict[TopicPartition, Committed]] = []
 
     def new_follower(self) -> GroupFollower:
@@ -99,8 +100,11 @@ class Query(RuleBasedStateMachine):
         self.done = Position.from_json(planned.to_json())
 
     @precondition(lambda self: self.has_batch)
-    @rule()
-    def restart(self) -> None:
+    @rule(stops=st.booleans())
+    def restart(self, stops: bool) -> None:
+        if stops:
+            self.follower.mark_stopped(self.cluster)
+        self.earlier.append(self.follower)
         self.follower = self.new_follower()
         # A commit of its own that was restored before the query stopped is all that its checkpoint knows of.
         known = self.done.possible_commits()
@@ -130,6 +134,27 @@ class Query(RuleBasedStateMachine):
         if one != self.cluster.offsets.get(partition):
             self.cluster.offsets[partition] = one
             self.moved[partition] = one.offset
+
+    @rule()
+    def renew_heartbeat(self) -> None:
+        self.clock.advance(seconds=30)
+        self.follower.renew_heartbeat()
+
+    @precondition(lambda self: bool(self.earlier))
+    @rule(data=st.data(), stops=st.booleans())
+    def repeat_too_late(self, data: st.DataObject, stops: bool) -> None:
+        """What an earlier process does that looked at the group before the trigger and commits after it."""
+        earlier = data.draw(st.sampled_from(self.earlier))
+        looked = dict(self.cluster.offsets)
+        self.trigger(SEEN, is_blind=False, records=20)
+        now, self.cluster.offsets = self.cluster.offsets, looked
+        commits = len(self.cluster.commits)
+        (earlier.mark_stopped if stops else lambda cluster: earlier.renew_heartbeat())(self.cluster)
+        repeated = {one: self.cluster.offsets[one] for made in self.cluster.commits[commits:] for one in made}
+        self.cluster.offsets = now
+        for partition, one in repeated.items():
+            if partition in now and one.offset < now[partition].offset:
+                self.cluster.offsets[partition] = one
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def expire(self, partition: TopicPartition) -> None:

@@ -14,6 +14,7 @@ from logmark.names import TopicPartition
 from logmark.spark.ddl import parse_fields
 from logmark.spark.source.data_source import SCHEMA, SCHEMA_WITH_HEADERS, DefaultSource, typed_schema
 from logmark.spark.source.json_values import JsonValues
+from logmark.spark.source.tombstones import Tombstones
 from logmark.wire import columns
 from logmark.wire.batches import build
 
@@ -197,3 +198,33 @@ def test_slices_of_typed_columns_hold_what_the_whole_held() -> None:
 
     assert len(parts) > 3
     assert batch.to_pydict() == pa.Table.from_batches(parts).to_pydict()
+
+
+RECORDS = (b'{"i": 1}', None, b'{"i": "x"}', b"null", None)
+
+
+def split(tombstones: Tombstones) -> tuple[list[int], list[tuple[int, str]]]:
+    data = build([(b"k", value) for value in RECORDS], timestamp_ms=1_700_000_000_123, base_offset=0)
+    part = columns.decode(data, start=0, stop=2**62, with_headers=True, decompressed_bytes_max=1 << 20)
+    values = JsonValues("i INT", tombstones=tombstones)
+    rows, refused = values.split(part, PARTITION)
+    rows.validate(full=True)
+    return rows.column("offset").to_pylist(), [(index, error.partition(":")[0]) for index, error in refused]
+
+
+def test_tombstones_are_rows_or_dead_letters_or_skipped_and_a_json_null_is_a_row() -> None:
+    assert ([0, 1, 3, 4], [(2, "i")]) == split(Tombstones.ROWS)
+    assert ([0, 3], [(2, "i")]) == split(Tombstones.SKIP)
+    assert ([0, 3], [(1, "the record has no value"), (2, "i"), (4, "the record has no value")]) == split(
+        Tombstones.DEAD_LETTERS
+    )
+
+
+def test_tombstones_can_be_skipped_where_refused_values_are_rows_too() -> None:
+    data = build([(b"k", value) for value in RECORDS], timestamp_ms=1_700_000_000_123, base_offset=0)
+    part = columns.decode(data, start=0, stop=2**62, with_headers=False, decompressed_bytes_max=1 << 20)
+    rows = {kind: JsonValues("i INT", tombstones=kind).to_arrow(part, PARTITION) for kind in Tombstones}
+
+    assert [0, 1, 2, 3, 4] == rows[Tombstones.ROWS].column("offset").to_pylist()
+    assert [0, 2, 3] == rows[Tombstones.SKIP].column("offset").to_pylist()
+    assert [None, b'{"i": "x"}', None] == rows[Tombstones.SKIP].column("raw").to_pylist()

@@ -230,6 +230,7 @@ MISTAKES = [
     (BATCH | {"endingTimestamp": "-5"}, "The option endingTimestamp: '5' is not a length of time"),
     (BATCH | {"waitForBroker": f"P{'9' * 400}D"}, "waitForBroker gives a length of time of"),
     (BATCH | {"waitForBroker": "9" * 5000}, "waitForBroker gives a length of time of"),
+    (BATCH | {"takeover": "true"}, "The option takeover is for streams"),
     (BATCH | {"client.id": "é" * 16_384}, "of 16,384 characters. Kafka carries 32,767 bytes there. Nothing was read."),
     (BATCH | {"group.id": "g" * 32_768}, f"The option group.id is '{'g' * 40}…', of 32,768 characters."),
 ]
@@ -241,6 +242,7 @@ def test_a_mistake_in_a_batch_read_is_an_error(given: dict[str, str], message: s
         parse_source_options(given, is_stream=False)
 
 
+JSON = {"value.format": "json", "value.schema": "a INT"}
 STREAM_MISTAKES = [
     (STREAM | {"auto.offset.reset": "now"}, "must be earliest, latest, none or by_duration:PT2H"),
     (STREAM | {"auto.offset.reset": "by_duration:x"}, "'x' is not a length of time"),
@@ -251,6 +253,11 @@ STREAM_MISTAKES = [
     (STREAM | {"auto.offset.reset": f"by_duration:P{'9' * 400}D"}, "auto.offset.reset gives a length of time of"),
     (STREAM | {"group.id.before": "g" * 32_768}, "The option group.id.before is"),
     (STREAM | {"groupIdPrefix": "g" * 32_767}, "Kafka carries 32,730 bytes there"),
+    (STREAM | {"takeover": "yes"}, "The option takeover must be true or false, not 'yes'. Nothing was read."),
+    (STREAM | {"group.owner": "a b"}, "The option group.owner must be 1 to 128 letters, digits, '-', '_' and '.'"),
+    (STREAM | {"tombstones": "skip"}, "The option tombstones needs value.format=json and value.schema beside it."),
+    (STREAM | JSON | {"tombstones": "drop"}, "The option tombstones must be rows, dead-letters or skip, not 'drop'"),
+    (STREAM | JSON | {"tombstones": "dead-letters"}, "but the option deadLetters.topic is missing"),
     (
         STREAM | {"value.format": "json", "value.schema": "a INT", "deadLetters.topic": "bad ones"},
         "The option deadLetters.topic names the topic 'bad ones'",

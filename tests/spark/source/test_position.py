@@ -1,13 +1,14 @@
 """Whose move was it? The table of cases that a query meets when it compares its position with its group's."""
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.offsets.commit_metadata import CommitMetadata, Heartbeat, QueryState
 from logmark.spark.source.option_names import check_topic
 from logmark.spark.source.position import (
     GroupCommit,
@@ -260,3 +261,19 @@ def test_a_mark_survives_the_metadata_of_a_commit() -> None:
 
     assert mark == CommitMetadata.parse(mark.to_text())
     assert "logmark query=host-1-ab generation=7 offset=259000000000" == mark.to_text()
+
+
+def test_a_heartbeat_survives_the_metadata_of_a_commit_and_makes_it_no_other_one() -> None:
+    mark = CommitMetadata(query="host-1-ab", generation=7, offset=259)
+    beat = Heartbeat(at_ms=1_700_000_000_000, state=QueryState.STOPPED, process="host/1/2/ab", owner="home-1")
+    parsed = CommitMetadata.parse(replace(mark, heartbeat=beat).to_text())
+
+    assert mark == parsed, "who committed it, and what"
+    assert parsed is not None and beat == parsed.heartbeat
+    assert len(replace(mark, heartbeat=beat).to_text()) < 400, "Kafka allows 4096 bytes"
+
+
+def test_words_that_a_later_version_adds_to_the_metadata_are_left_out() -> None:
+    assert CommitMetadata(query="a", generation=1, offset=2) == CommitMetadata.parse(
+        "logmark query=a generation=1 offset=2 heartbeat=5 state=dreaming colour=blue"
+    )

@@ -18,6 +18,26 @@ class PipelineCommands(LazyGroup):
             "Run the pipelines of these files as their consumer groups; a query that fails is restarted.",
             "logmark pipelines run billing.py fraud.py --available-now",
         ),
+        "start": CommandSource(
+            "control:start",
+            "Start a pipeline that was stopped or has failed inside a running `logmark pipelines run`.",
+            "logmark pipelines start billing",
+        ),
+        "stop": CommandSource(
+            "control:stop",
+            "Stop one pipeline of a running `logmark pipelines run` between two batches; the others run on.",
+            "logmark pipelines stop billing",
+        ),
+        "restart": CommandSource(
+            "control:restart",
+            "Stop one pipeline of a running `logmark pipelines run` between two batches, and start it again.",
+            "logmark pipelines restart billing",
+        ),
+        "reload": CommandSource(
+            "control:reload",
+            "Load the file of a pipeline again and restart it; if the file is broken, the pipeline runs on as it was.",
+            "logmark pipelines reload billing",
+        ),
         "list": CommandSource(
             "status:list_pipelines", "List the pipelines that were ever run from here.", "logmark pipelines list"
         ),

@@ -54,6 +54,10 @@ def run(
         bool,
         typer.Option("--create-topics", help="Create the topics that pipelines write to, with the cluster's settings."),
     ] = False,
+    takeover: Annotated[
+        bool,
+        typer.Option("--takeover", help="Take a group from another query that has it: that one ends, ours resumes."),
+    ] = False,
     master: Master = "local[*]",
     conf: Conf = None,
     package: Package = None,
@@ -94,7 +98,9 @@ def run(
         spark()
         display = show_bars if available_now else show_board if sys.stderr.isatty() else show_lines
         watch, write = stack.enter_context(display(clients))
-        runner = PipelineRunner(jobs, spark(), available_now=available_now, say=write, next_step=next_step)
+        runner = PipelineRunner(
+            jobs, spark(), available_now=available_now, say=write, next_step=next_step, takeover=takeover
+        )
         is_well = runner.run(count_stops=stops.count, watch=watch)
     if output is OutputFormat.JSON:
         print_json([view_run(one) for one in runner.supervisors])

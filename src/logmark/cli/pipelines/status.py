@@ -15,7 +15,14 @@ from logmark.errors import LogmarkError
 from logmark.offsets.times import format_duration, format_time
 from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.status import RunStatus
-from logmark.spark.pipelines.views import PipelineLag, PipelineStatusView, measure_lag, view_pipeline, view_status
+from logmark.spark.pipelines.views import (
+    PipelineLag,
+    PipelineStatusView,
+    PipelineView,
+    measure_lag,
+    view_pipeline,
+    view_status,
+)
 
 _LIST = [
     Column("PIPELINE"), Column("GROUP"), Column("TOPICS"), Column("SINK"), Column("VERSION", True), Column("STATE"),
@@ -34,8 +41,13 @@ def list_pipelines(home: HomeFolder = None, output: Output = OutputFormat.TABLE)
     else:
         print_table(
             _LIST,
-            [(one.name, one.group, one.topics, one.sink, one.version, one.state, one.file) for one in found],
+            [(one.name, one.group, one.topics, one.sink, one.version, one.state, _format_file(one)) for one in found],
         )
+
+
+def _format_file(one: PipelineView) -> str | None:
+    """Return the file of a pipeline; one without a file was declared in a notebook."""
+    return one.file if one.file is not None or one.group is None else "(notebook)"
 
 
 @on_cluster
@@ -97,6 +109,7 @@ def _print(view: PipelineStatusView) -> None:
         ("version", f"{one.version}{building}"),
         ("group", one.group),
         ("topics", one.topics),
+        ("file", _format_file(one)),
         ("sink", one.sink),
         ("lag", None if lag.records is None else f"{lag.records:,} records" + (f", {behind} behind" if behind else "")),
         ("rate", None if view.rate is None else format_rate(view.rate)),

@@ -86,7 +86,8 @@ def plan_reset(
 def warn_if_moving(client: Client, plan: ResetPlan) -> ResetPlan:
     """Return the plan with a warning if the group moved meanwhile: an Empty group that moves is in use."""
     now = client.committed(plan.group, [move.partition for move in plan.moves])
-    moved = [move.partition for move in plan.moves if now.get(move.partition) != move.committed]
+    # A heartbeat of a query renews the commit where it is.
+    moved = [move.partition for move in plan.moves if _offset(now.get(move.partition)) != _offset(move.committed)]
     if not moved:
         return plan
     sentence = (
@@ -94,6 +95,10 @@ def warn_if_moving(client: Client, plan: ResetPlan) -> ResetPlan:
         f"{' and elsewhere' if len(moved) > 3 else ''} while this was planned, by {describe_committer(now.values())}."
     )
     return replace(plan, warnings=[*plan.warnings, sentence])
+
+
+def _offset(commit: Committed | None) -> int | None:
+    return commit.offset if commit is not None else None
 
 
 def describe_committer(commits: Iterable[Committed | None]) -> str:

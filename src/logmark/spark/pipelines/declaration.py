@@ -75,6 +75,8 @@ class PipelineDeclaration:
     schema          the values are JSON of this schema (Spark's DDL): `value` is then a struct, see docs/spark-json.md,
                     and `transform` gets the records that fit it
     dead_letters    the topic of what does not fit the schema, and of rows whose column `error` is not null
+    tombstones      what becomes of records without a value under a schema: "rows" (the default), "skip" or
+                    "dead-letters"
     options         further options of `format("logmark")`
     every           a batch once an interval ("5 seconds"), and not whenever there is something to read
     bootstrap_servers   the cluster, where neither the caller nor the environment names one
@@ -89,6 +91,7 @@ class PipelineDeclaration:
     group: str = ""
     schema: str | None = None
     dead_letters: str | None = None
+    tombstones: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     every: str | None = None
     bootstrap_servers: str | None = None

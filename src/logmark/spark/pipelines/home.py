@@ -8,6 +8,7 @@
     <root>/<name>/live.lock       held by the one process that runs the live version
     <root>/<name>/replay.lock     held by the one process that replays the pipeline
     <root>/<name>/record.lock     held for a moment while the record is changed
+    <root>/<name>/run.lock        held by the process that takes commands for the pipeline (commands.py)
 
 Executors keep state below the checkpoints, so on a cluster the root must be a folder that all its machines share.
 """
@@ -17,8 +18,9 @@ import fcntl
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -45,13 +47,14 @@ class PipelineRecord:
     """What outlives a run: the live version, the one that is being built, and what the pipeline is.
 
     `last` is the highest number that a version ever had. `begun` is the version whose query was started last: if it has
-    no checkpoint, the checkpoint is lost.
+    no checkpoint, the checkpoint is lost. `owner` is the name of the home in the commits of its queries.
     """
 
     live: int = 1
     building: int | None = None
     last: int = 1
     begun: int = 0
+    owner: str = ""
     file: str | None = None
     bootstrap_servers: str | None = None
     context: str | None = None
@@ -121,6 +124,11 @@ class Home:
                 self.save(after)
             return after
 
+    def owner(self) -> str:
+        """Return the name of this home in the commits of its queries: made once, and kept in the record."""
+        made = f"{self.name}.{uuid.uuid4().hex[:8]}"
+        return self.record().owner or self.change(lambda one: one if one.owner else replace(one, owner=made)).owner
+
     def live_version(self, pipeline: PipelineDeclaration) -> Version:
         """Return the live version; if a replay built it, it had a group of its own until then."""
         number = self.record().live
@@ -145,6 +153,22 @@ class Home:
     def replaying(self) -> contextlib.AbstractContextManager[None]:
         """Hold the replay lock, the right to replay the pipeline; raises UserError if another process has it."""
         return self._lock("replay.lock", f"The pipeline {self.name} is being replayed already")
+
+    def supervising(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the run lock, the right to take commands; raises UserError if another process has it."""
+        return self._lock("run.lock", f"The pipeline {self.name} is supervised already")
+
+    def commanding(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the command lock, the right to send a command; raises UserError if another process has it."""
+        return self._lock("command.lock", f"Another command to the pipeline {self.name} is under way")
+
+    def is_supervised(self) -> bool:
+        """Return whether a process takes commands for the pipeline now."""
+        return self._is_held("run.lock")
+
+    def is_commanded(self) -> bool:
+        """Return whether a process waits for the answer to a command now."""
+        return self._is_held("command.lock")
 
     def is_live(self) -> bool:
         """Return whether a process runs the live version now."""

@@ -45,6 +45,10 @@ class Job:
         """The folder of the pipeline's file, from which it imports its own modules."""
         return None if self.file is None else str(Path(self.file).absolute().parent)
 
+    def query_options(self) -> dict[str, str]:
+        """Return the options of a query of this pipeline: the job's own, and the owner of its groups."""
+        return {"group.owner": self.home.owner(), **self.options}
+
     def connect(self) -> Client:
         """Return a client of the pipeline's cluster."""
         return Client(self.brokers.bootstrap_servers, config=self.brokers.properties, timeout_s=_TIMEOUT_S)

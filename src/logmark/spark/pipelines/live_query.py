@@ -1,18 +1,21 @@
 """The query of the live version: one process at a time runs it, under the live lock of the pipeline's home."""
 
 import contextlib
+import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logmark.spark.errors import CheckpointLost
+from logmark.spark.errors import CheckpointLost, find_message
 from logmark.spark.pipelines.declaration import Version
 from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.query import needs_versions, start_query
 from logmark.spark.pipelines.replay.state import check_live_may_run
+from logmark.spark.pipelines.status import RunState, RunStatus, write_status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,15 +38,20 @@ def hold_live_lock(home: Home) -> Iterator[None]:
         yield
 
 
-def start_version(job: Job, version: Version, spark: "SparkSession", *, available_now: bool) -> "StreamingQuery":
+def start_version(
+    job: Job, version: Version, spark: "SparkSession", *, available_now: bool, takeover: bool = False
+) -> "StreamingQuery":
     """Start the query of the live version and record that it was started; the caller holds the live lock.
+
+    With `takeover` it takes the group from a query that has it.
 
     It is recorded at the start: a driver may die in its first batch, and its checkpoint may be lost, when rows are
     written already.
     """
     # Spark repeats a planned batch before it asks the source, which would know who owns the group.
     check_live_may_run(job.home)
-    query = start_query(job.pipeline, version, spark, job.brokers, available_now=available_now, options=job.options)
+    options = job.query_options() | ({"takeover": "true"} if takeover else {})
+    query = start_query(job.pipeline, version, spark, job.brokers, available_now=available_now, options=options)
     try:
         job.home.change(lambda record: replace(record, begun=version.number))
     except BaseException:
@@ -78,11 +86,36 @@ def start_live_query(job: Job, spark: "SparkSession", *, available_now: bool) ->
         stack.close()
         raise
 
+    begun_ms = time.time_ns() // 1_000_000
+    _write_status(job, version, RunState.RUNNING, begun_ms)
+
     def wait() -> None:
-        with stack, contextlib.suppress(Exception):
-            query.awaitTermination()
+        with stack:
+            error: str | None = None
+            try:
+                query.awaitTermination()
+            except Exception as failure:  # noqa: BLE001 - Spark's, and those of its connection
+                error = find_message(str(failure)) or str(failure).partition("\n")[0]
+            over = RunState.FAILED if error else RunState.DONE if available_now else RunState.STOPPED
+            _write_status(job, version, over, begun_ms, error)
 
     thread = threading.Thread(target=wait, name=f"pipeline {job.name}", daemon=True)
     _started[job.home.folder] = query, thread
     thread.start()
     return query
+
+
+def _write_status(job: Job, version: Version, state: RunState, begun_ms: int, error: str | None = None) -> None:
+    """Write what commands show of a query that no run supervises; its batches are not counted."""
+    now_ms = time.time_ns() // 1_000_000
+    status = RunStatus(
+        state=state,
+        pid=os.getpid(),
+        version=version.number,
+        since_ms=begun_ms,
+        at_ms=now_ms,
+        error=error,
+        error_at_ms=now_ms if error else None,
+    )
+    with contextlib.suppress(OSError):
+        write_status(job.home.status_file, status)

@@ -72,11 +72,19 @@ def load_pipelines(files: Sequence[str | Path], *, only: Sequence[str] = ()) -> 
 
 
 def reload_pipeline(file: str | Path, name: str) -> PipelineDeclaration:
-    """Return the pipeline as its file declares it now; the modules beside the file are loaded again too."""
-    for module in own_modules([file]):
-        sys.modules.pop(module.__name__, None)
+    """Return the pipeline as its file declares it now; the modules beside the file are loaded again too.
+
+    Raises UserError if the file cannot be loaded; the modules that are loaded stay then.
+    """
+    before = {module.__name__: module for module in own_modules([file])}
+    for module in before:
+        sys.modules.pop(module, None)
     importlib.invalidate_caches()
-    [loaded] = load_pipelines([file], only=[name])
+    try:
+        [loaded] = load_pipelines([file], only=[name])
+    except BaseException:
+        sys.modules.update(before)
+        raise
     ship_by_value(own_modules([file]))
     return loaded.pipeline
 

@@ -61,6 +61,8 @@ def read_options(
         given |= {"value.format": "json", "value.schema": pipeline.schema}
         if pipeline.dead_letters is not None:
             given |= {"deadLetters.topic": pipeline.dead_letters, "deadLetters.pipeline": pipeline.name}
+    if pipeline.tombstones is not None:
+        given["tombstones"] = pipeline.tombstones
     return given | dict(options)
 
 

@@ -31,8 +31,12 @@ class PipelineRunner:
         say: Callable[[str], None] = print,
         next_step: NextStep = no_next_step,
         clock: Clock | None = None,
+        takeover: bool = False,
     ) -> None:
-        """Take jobs whose messages `say` shows, and what adds to them what a person may do about an error."""
+        """Take jobs whose messages `say` shows, and what adds to them what a person may do about an error.
+
+        With `takeover` each takes its group from a query that has it when it starts.
+        """
         clock = clock or SystemClock()
         self._spark = spark
         self.supervisors = [
@@ -44,6 +48,7 @@ class PipelineRunner:
                 random=random.random,
                 say=say,
                 next_step=next_step,
+                takeover=takeover,
             )
             for job in jobs
         ]

@@ -27,6 +27,8 @@ class RunState(StrEnum):
     SUPERSEDED = "superseded"
     REBUILDING = "rebuilding"
     EXAMINING = "examining"
+    STOPPING = "stopping"
+    HALTED = "stopped by command"
     DONE = "done"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -35,6 +37,29 @@ class RunState(StrEnum):
     def is_over(self) -> bool:
         """Whether nothing more will happen in this run."""
         return self in (RunState.DONE, RunState.STOPPED, RunState.FAILED)
+
+    def can_become(self, other: "RunState") -> bool:
+        """Return whether a pipeline in this state may enter another one."""
+        return other in _TRANSITIONS[self]
+
+
+_STARTED = frozenset({RunState.RUNNING, RunState.REBUILDING, RunState.RESTARTING, RunState.SUPERSEDED})
+_OVER = frozenset({RunState.DONE, RunState.STOPPED, RunState.FAILED})
+# A query that runs may end in all these ways, also while it is being stopped.
+_ENDED = frozenset({RunState.RESTARTING, RunState.SUPERSEDED, RunState.EXAMINING, RunState.HALTED}) | _OVER
+_TRANSITIONS = {
+    RunState.STARTING: _STARTED | {RunState.HALTED, RunState.STOPPED, RunState.FAILED},
+    RunState.RUNNING: _ENDED | {RunState.STOPPING},
+    RunState.RESTARTING: _STARTED | {RunState.STARTING, RunState.HALTED, RunState.STOPPED, RunState.FAILED},
+    RunState.SUPERSEDED: _STARTED | {RunState.HALTED, RunState.STOPPED, RunState.FAILED},
+    RunState.REBUILDING: _STARTED | {RunState.STOPPED, RunState.FAILED},
+    RunState.EXAMINING: frozenset({RunState.STOPPED, RunState.FAILED}),
+    RunState.STOPPING: _ENDED,
+    RunState.HALTED: frozenset({RunState.STARTING, RunState.STOPPED, RunState.FAILED}),
+    RunState.DONE: frozenset({RunState.STARTING}),
+    RunState.STOPPED: frozenset({RunState.STARTING}),
+    RunState.FAILED: frozenset({RunState.STARTING}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

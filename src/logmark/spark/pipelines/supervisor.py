@@ -12,6 +12,7 @@ from logmark.errors import LogmarkError, UserError
 from logmark.spark.checkpoint import committed_batch, is_between_batches, read_position
 from logmark.spark.errors import FailureKind, PublicationStarted
 from logmark.spark.pipelines.background_task import BackgroundTask
+from logmark.spark.pipelines.command_execution import CommandExecution
 from logmark.spark.pipelines.declaration import Version
 from logmark.spark.pipelines.failed_record import describe_failed_record
 from logmark.spark.pipelines.failures import Failure, classify_exception, classify_failure
@@ -37,6 +38,8 @@ NextStep = Callable[[type[BaseException], Job], str]
 _WRITE_EVERY_MS = 1000
 # A run that is to end does not try for ever.
 ATTEMPTS_MAX = 10
+# A batch that takes longer than this is interrupted by a command to stop, and repeated by the next start.
+STOP_PATIENCE_MS = 60_000
 
 
 def no_next_step(exception: type[BaseException], job: Job) -> str:
@@ -57,6 +60,7 @@ class Supervisor:
         random: Callable[[], float],
         say: Callable[[str], None],
         next_step: NextStep = no_next_step,
+        takeover: bool = False,
     ) -> None:
         self.job = job
         self._spark = spark
@@ -79,11 +83,25 @@ class Supervisor:
         self._written: RunStatus | None = None
         self._has_restored_group = False
         self._task: BackgroundTask | None = None
+        self._takeover = takeover
+        self._stop_by_ms = 0
+        self._commands = CommandExecution(job.home, clock)
+        self.last_message = ""
 
     @property
     def name(self) -> str:
         """The pipeline's name."""
         return self.job.name
+
+    @property
+    def state(self) -> RunState:
+        """What the pipeline is doing."""
+        return self._state
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether the query that runs has asked its source at least once."""
+        return self._query is not None and self._query.lastProgress is not None
 
     @property
     def status(self) -> RunStatus:
@@ -106,11 +124,14 @@ class Supervisor:
         )
 
     def poll(self) -> None:
-        """Do what is due: start the query, check it, or restart it."""
+        """Do what is due: carry out a command, start the query, check it, or restart it."""
+        self._commands.poll(self)
         if self._state is RunState.STARTING:
             self._start()
         elif self._state is RunState.RUNNING:
             self._check_query()
+        elif self._state is RunState.STOPPING:
+            self._stop_between_batches()
         elif self._state is RunState.RESTARTING:
             assert self._next_try_ms is not None
             if self._clock.now_ms() >= self._next_try_ms:
@@ -124,24 +145,69 @@ class Supervisor:
 
     def is_between_batches(self) -> bool:
         """Return whether stopping now loses nothing: every planned batch was committed."""
-        if self._query is None or self._version is None or self._state is not RunState.RUNNING:
+        if self._query is None or self._version is None or not self._has_query:
             return True
         return is_between_batches(self._version.checkpoint)
 
     def stop(self) -> None:
-        """Stop the query and release the live lock."""
-        if self._query is not None and self._state is RunState.RUNNING:
-            self._query.stop()
-            self._read_progress()
-            if self._query.exception() is not None:
-                self._check_query()
-            elif self._version is not None:
-                commit_stopped_query(self.job.pipeline, self._version, self.job.brokers)
-        if not self._state.is_over:
+        """Stop the query, release the live lock and take no more commands."""
+        self._stop_query()
+        if self._state is RunState.HALTED:
             self._end(RunState.STOPPED)
-            progress = self._describe_progress()
-            self._notify(f"stopped; {progress}" if progress else "stopped before its first batch was done")
+        elif not self._state.is_over:
+            self._end(RunState.STOPPED)
+            self._notify(self._describe_stop())
+        self._commands.close(self)
         self.write_status()
+
+    def request_stop(self) -> None:
+        """Stop the query after its batch, so that it can be started again by a command."""
+        if self._state is RunState.RUNNING:
+            self._enter(RunState.STOPPING)
+            self._stop_by_ms = self._clock.monotonic_ms() + STOP_PATIENCE_MS
+        else:
+            self._halt()
+
+    def begin(self, *, job: Job | None = None, takeover: bool = False) -> None:
+        """Start the pipeline at the next poll; with `takeover` it takes its group from a query that has it."""
+        self.job = job or self.job
+        self._takeover = takeover
+        self._restarts, self._version, self._next_try_ms = RestartPolicy(), None, None
+        self._error, self._error_ms, self._has_restored_group = None, None, False
+        self._since_ms = self._clock.now_ms()
+        self._enter(RunState.STARTING)
+
+    def _stop_between_batches(self) -> None:
+        assert self._query is not None
+        if not self._query.isActive:
+            self._check_query()
+        elif self.is_between_batches() or self._clock.monotonic_ms() >= self._stop_by_ms:
+            self._stop_query()
+            if self._state is RunState.STOPPING:
+                self._halt()
+
+    def _halt(self) -> None:
+        # A run that is to end does not wait for another command.
+        self._end(RunState.STOPPED if self._available_now else RunState.HALTED)
+        self._notify(self._describe_stop())
+
+    @property
+    def _has_query(self) -> bool:
+        return self._query is not None and self._state in (RunState.RUNNING, RunState.STOPPING)
+
+    def _stop_query(self) -> None:
+        if self._query is None or not self._has_query:
+            return
+        self._query.stop()
+        self._read_progress()
+        if self._query.exception() is not None:
+            self._check_query()
+        elif self._version is not None:
+            commit_stopped_query(self.job.pipeline, self._version, self.job.brokers)
+
+    def _enter(self, state: RunState) -> None:
+        assert self._state.can_become(state), f"{self._state} does not become {state}"
+        self._state = state
 
     def end_without_spark(self) -> None:
         """End the pipeline because Spark's own process has died; whoever started this process has to restart it."""
@@ -151,6 +217,7 @@ class Supervisor:
                 "Spark itself has ended: its process died or was killed. What was written stays, and the next run "
                 "resumes from there; Spark's log says more."
             )
+        self._commands.close(self)
         self.write_status()
 
     def write_status(self) -> None:
@@ -175,7 +242,9 @@ class Supervisor:
             if job.home.has_lost_checkpoint() and needs_versions(job.pipeline, version, self._spark, job.brokers):
                 self._rebuild(version)
                 return
-            self._query = start_version(job, version, self._spark, available_now=self._available_now)
+            self._query = start_version(
+                job, version, self._spark, available_now=self._available_now, takeover=self._takeover
+            )
         except Exception as error:
             if has_spark_died(error, self._spark):
                 raise
@@ -185,11 +254,11 @@ class Supervisor:
             self._meter.reset()
             self._notify(f"version {version.number} runs as group {version.group}")
         self._version = version
-        self._state = RunState.RUNNING
+        self._enter(RunState.RUNNING)
 
     def _rebuild(self, version: Version) -> None:
         is_stateful = keeps_state(make_rows(self.job.pipeline, version, self._spark, self.job.brokers))
-        self._state = RunState.REBUILDING
+        self._enter(RunState.REBUILDING)
         self._task = BackgroundTask(
             lambda: rebuild_live_version(self.job, self._spark, is_stateful=is_stateful, say=self._say),
             on_result=lambda number: self._start(),
@@ -202,7 +271,7 @@ class Supervisor:
         if version is None:
             self._fail(failure.describe())
             return
-        self._state = RunState.EXAMINING
+        self._enter(RunState.EXAMINING)
         self._task = BackgroundTask(
             lambda: describe_failed_record(
                 self.job.pipeline,
@@ -244,6 +313,7 @@ class Supervisor:
         last = self._query.lastProgress
         if last is None:
             return
+        self._takeover = False  # it has the group now, and may lose it to another query that was told to take it
         known = -1 if self._meter.last is None else self._meter.last.number
         reports = self._query.recentProgress if int(last["batchId"]) > known + 1 else [last]
         if sum(self._meter.add(_progress_fields(report)) for report in reports):
@@ -259,7 +329,7 @@ class Supervisor:
         if failure.kind is FailureKind.SUPERSEDED:
             # The replay that takes over waits for the lock.
             self._release_live_lock()
-            self._state = RunState.SUPERSEDED
+            self._enter(RunState.SUPERSEDED)
             return
         if failure.kind is FailureKind.PERMANENT:
             if failure.is_of_code and self._state is RunState.RUNNING:
@@ -267,13 +337,16 @@ class Supervisor:
             else:
                 self._fail(failure.describe())
             return
+        if self._state is RunState.STOPPING:
+            self._halt()
+            return
         self._restarts = self._restarts.after_failure(now_ms)
         if self._available_now and self._restarts.in_a_row > ATTEMPTS_MAX:
             self._fail(f"It failed {ATTEMPTS_MAX + 1} times in a row: {failure.message}")
             return
         pause_s = self._restarts.pause_s(self._random)
         self._next_try_ms = now_ms + round(pause_s * 1000)
-        self._state = RunState.RESTARTING
+        self._enter(RunState.RESTARTING)
         self._notify(f"failed and restarts in {pause_s:.0f} s: {failure.message}")
 
     def _check_live_version(self) -> None:
@@ -315,7 +388,7 @@ class Supervisor:
                 self._notify("a replay was interrupted; the live version runs on")
 
     def _end(self, state: RunState) -> None:
-        self._state = state
+        self._enter(state)
         self._query = None
         self._release_live_lock()
 
@@ -333,8 +406,13 @@ class Supervisor:
             return f"batch {number} is done, and the next offsets are {format_offsets(offsets)}"
         return f"batch {number} is done"
 
+    def _describe_stop(self) -> str:
+        progress = self._describe_progress()
+        return f"stopped; {progress}" if progress else "stopped before its first batch was done"
+
     def _notify(self, message: str) -> None:
-        self._say(f"{self.name}: {message}")
+        self.last_message = f"{self.name}: {message}"
+        self._say(self.last_message)
 
 
 def has_spark_died(error: Exception, spark: "SparkSession") -> bool:

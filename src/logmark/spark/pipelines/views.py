@@ -17,7 +17,7 @@ from logmark.spark.pipelines.replay.in_place import InPlacePlan
 from logmark.spark.pipelines.replay.plan import VersionPlan
 from logmark.spark.pipelines.replay.runner import ReplayResult
 from logmark.spark.pipelines.replay.state import ReplayState
-from logmark.spark.pipelines.status import RunStatus, read_status
+from logmark.spark.pipelines.status import RunState, RunStatus, read_status
 from logmark.spark.pipelines.supervisor import Supervisor
 from logmark.spark.pipelines.versions import PipelineVersion
 from logmark.spark.source.offset_maps import nest_by_topic
@@ -120,13 +120,17 @@ def view_status(home: Home, record: PipelineRecord, lag: PipelineLag) -> Pipelin
     )
 
 
+# What a pipeline may be doing while no process holds its live lock, by whether it is being replayed.
+_WITHOUT_LOCK = {False: {RunState.HALTED}, True: {RunState.HALTED, RunState.SUPERSEDED}}
+
+
 def describe_state(status: RunStatus | None, *, is_live: bool, is_replaying: bool) -> str:
     """Return what a pipeline is doing: its locks decide where its last status may be outdated."""
     if status is None:
         text = "running" if is_live else "never ran"
     elif is_live:
         text = "running" if status.state.is_over else str(status.state)
-    elif status.state.is_over or (is_replaying and status.state == "superseded"):
+    elif status.state.is_over or status.state in _WITHOUT_LOCK[is_replaying]:
         text = str(status.state)
     else:
         text = "died"

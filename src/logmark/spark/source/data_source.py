@@ -1,8 +1,12 @@
 """`format("logmark")`: Spark's side of the source."""
 
 import logging
+import signal
+import threading
 import time
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -31,13 +35,15 @@ from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.spark.ddl import parse_fields
 from logmark.spark.dead_letters import check_dead_letter_topic
-from logmark.spark.errors import is_transient, to_spark_error
+from logmark.spark.errors import GroupInUse, is_transient, to_spark_error
 from logmark.spark.sink.writer import batch_writer, stream_writer
 from logmark.spark.source.batch_ranges import plan_batch_ranges
 from logmark.spark.source.group_follower import GroupFollower
+from logmark.spark.source.heartbeat import HeartbeatThread
 from logmark.spark.source.offset_maps import nest_by_topic
 from logmark.spark.source.option_names import is_true, split_options
 from logmark.spark.source.options import SourceOptions, dead_letter_topic, parse_source_options, value_schema
+from logmark.spark.source.ownership import HEARTBEAT_EVERY_MS, is_on_this_machine
 from logmark.spark.source.position import Position
 from logmark.spark.source.range_reader import connect_source, read_range
 from logmark.spark.source.ranges import Range, split
@@ -50,6 +56,8 @@ log = logging.getLogger(__name__)
 FIRST_CONTACT_S = 10.0
 IDLE_PAUSE_S = 0.1  # Spark asks an idle source 80 times a second
 IDLE_PAUSE_FIRST_S = 0.01  # right after a batch: whatever comes next comes soon
+STOP_TIMEOUT_S = 2.0
+ENDING_PATIENCE_S, ENDING_POLL_S = 10.0, 0.1  # a query that was just stopped may be about to say so
 
 SCHEMA = StructType(
     [
@@ -145,7 +153,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle_until = 0.0
         self._pause_s = IDLE_PAUSE_FIRST_S
         self._away_since: float | None = None
+        self._in_use_since: float | None = None
         self._is_end_to_be_fixed = False
+        self._lock = threading.Lock()  # of the follower and the client: the heartbeat uses them too
+        self._heartbeat: HeartbeatThread | None = None
+        self._is_stopped = False
+        self._is_interrupted = False
 
     def __reduce__(self) -> tuple[type["StreamReader"], tuple[SourceOptions]]:
         return StreamReader, (self._options,)
@@ -154,7 +167,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark asks twice and writes its log in between: another answer would lose the records between the two.
         if self._begun is None:
             try:
-                self._begun = self._following().start()
+                with self._exclusively():
+                    self._begun = self._following().start()
             except ClientError as error:
                 raise to_spark_error(error) from None
         return self._begun.to_json()
@@ -175,10 +189,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch, None while the broker is away and the patience lasts."""
         while True:
             try:
-                follower = self._following()
-                if self._is_end_to_be_fixed:
-                    self._fix_end()
-                there = follower.advance(here, records_max=records_max)
+                with self._exclusively():
+                    follower = self._following()
+                    if self._is_end_to_be_fixed:
+                        self._fix_end()
+                    there = follower.advance(here, records_max=records_max)
+                    if there is here and follower.reads_to_a_fixed_end:
+                        self._mark_stopped(follower)  # Spark ends the query now
+            except GroupInUse as error:
+                self._await_end_of_owner(error)
+                continue
             except ClientError as error:
                 self._endure(error)
                 if not self._reads_to_a_fixed_end:
@@ -192,6 +212,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _reads_to_a_fixed_end(self) -> bool:
         follower = self._follower
         return self._is_end_to_be_fixed or (follower is not None and follower.reads_to_a_fixed_end)
+
+    def _await_end_of_owner(self, error: GroupInUse) -> None:
+        """Wait a moment if the owner of the group runs on this machine, and may be ending; else raise the error."""
+        now = time.monotonic()
+        self._in_use_since = now if self._in_use_since is None else self._in_use_since
+        if not is_on_this_machine(error.process) or now - self._in_use_since >= ENDING_PATIENCE_S:
+            raise error
+        time.sleep(ENDING_POLL_S)
 
     def _endure(self, error: ClientError) -> None:
         """Raise the error if it is permanent, or has lasted for longer than the patience."""
@@ -210,7 +238,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._is_end_to_be_fixed = True
         try:
-            self._fix_end()
+            with self._exclusively():
+                self._fix_end()
         except ClientError as error:
             self._endure(error)  # a query that resumes from its checkpoint waits; a new one asks where it starts
 
@@ -238,8 +267,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: Spark calls it one batch late, and not when the query is idle or ends; `latestOffset` commits."""
 
     def stop(self) -> None:
+        """Say in the group that the query has stopped, and close the connection; nothing depends on either."""
+        self._is_stopped = True
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        # A heartbeat under way would otherwise say last that the query runs.
+        if self._follower is not None and self._lock.acquire(timeout=STOP_TIMEOUT_S):
+            try:
+                self._mark_stopped(self._follower)
+            finally:
+                self._lock.release()
         if self._client is not None:
             self._client.close()
+
+    def _mark_stopped(self, follower: GroupFollower) -> None:
+        # At once, over the open connection: the less time it takes, the less it can write over a reset made now.
+        with suppress(ClientError, OSError):
+            if self._client is not None and not self._is_interrupted:
+                follower.mark_stopped(self._client)
+            else:
+                with connect_source(self._options, timeout_s=STOP_TIMEOUT_S) as client:
+                    follower.mark_stopped(client)
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Hold the lock of follower and client; remember if a signal interrupted a request."""
+        with self._lock:
+            try:
+                yield
+            except SystemExit:
+                self._is_interrupted = True
+                raise
 
     def _following(self) -> GroupFollower:
         if self._client is None:
@@ -247,7 +305,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._follower is None:
             _check_dead_letters(self._client, self._options, self._options.topics)
             self._follower = GroupFollower(self._options, self._client, SystemClock())
+            self._heartbeat = HeartbeatThread(self._renew_heartbeat, every_s=HEARTBEAT_EVERY_MS / 1000)
+            _raise_on_sigterm()
         return self._follower
+
+    def _renew_heartbeat(self) -> None:
+        with self._lock:
+            if self._follower is not None and not self._is_stopped:
+                self._follower.renew_heartbeat()
+
+
+def _raise_on_sigterm() -> None:
+    """Let SIGTERM end this process by an exception: Spark stops a query by this signal, and calls `stop` only then."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough, and what follows ends within seconds
+    raise SystemExit(0)
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator["pa.RecordBatch"]:

@@ -13,23 +13,31 @@ import os
 import socket
 import uuid
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 
-from logmark.client.answers import LATEST
+from logmark.client.answers import LATEST, Committed
 from logmark.client.client import Client
 from logmark.client.errors import ClientError, CommitRefused, RefusedByBroker
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.spark.errors import Superseded, is_transient
+from logmark.offsets.commit_metadata import CommitMetadata, Heartbeat, QueryState
+from logmark.spark.errors import GroupInUse, Superseded, is_transient
 from logmark.spark.source.cluster import find_partitions, format_partitions, look_up_times, read_bounds
 from logmark.spark.source.data_loss import GracePeriod, Loss, describe_losses, describe_spec, find_losses, refuse_losses
 from logmark.spark.source.ending_offsets import EndingOffsets
+from logmark.spark.source.heartbeat import repeat_commit
 from logmark.spark.source.limits import share_records
 from logmark.spark.source.offset_maps import format_offsets
 from logmark.spark.source.offset_specs import OffsetSpec, check_spec_covers, resolve_starts
 from logmark.spark.source.options import SourceOptions
+from logmark.spark.source.ownership import (
+    HEARTBEAT_EVERY_MS,
+    describe_owner,
+    find_owner,
+    format_moment,
+    is_late,
+    name_process,
+)
 from logmark.spark.source.position import (
     GroupCommit,
     GroupMoved,
@@ -71,13 +79,23 @@ class GroupFollower:
         self._ending_offsets = EndingOffsets(options)
         self._sizes = RecordSizes(cluster)
         self._beyond_grace, self._missing_grace = GracePeriod(), GracePeriod()
+        self._process = name_process()
+        self._at: Position | None = None
+        self._is_in_use = False  # by another query, as it seemed when this one started
+        # The group as this process saw it first; None: not yet.
+        self._first_seen: Mapping[TopicPartition, GroupCommit] | None = None
+        self._beaten_ms: int | None = None  # by the monotonic clock
+        self._heartbeat_ms = 0
+        self._is_marked_stopped = False  # and nothing was committed since
+        self._may_take_over = options.takeover
 
     def start(self) -> Position:
         """Return where a query with a new checkpoint starts: at the group's offsets; it commits missing ones at once.
 
         Offsets that are there already become the query's own when it plans its first batch, and not before: Spark asks
         a query that died in its first batch where it starts once more, and then resumes what was planned. Metadata
-        of this second beginning would be a stranger's to a third.
+        of this second beginning would be a stranger's to a third. For the same reason a group that is in use is refused
+        when the first batch is to be planned; until then nothing is committed.
         """
         options = self._options
         self._refreshed_ms = None
@@ -90,6 +108,7 @@ class GroupFollower:
         found: dict[TopicPartition, GroupCommit] = {}
         if self._group:
             found = self._read_commits(partitions)
+            self._is_in_use = self._find_owner(found) is not None
         else:
             self._group = f"{options.group_prefix}-{uuid.uuid4()}"
         if found and options.starting_name.startswith("starting"):
@@ -107,13 +126,15 @@ class GroupFollower:
             group=self._group, query=query, now_ms=now_ms, found=found, starts=starts, ids=self._ids
         )
         self._held = {partition: {one} for partition, one in found.items()}
-        self._started = position
+        self._started = self._at = position
         is_there = {
             partition
             for partition, offset in starts.items()
             if partition in found and found[partition].offset == offset
         }
-        self._commit(position, {partition: offset for partition, offset in starts.items() if partition not in is_there})
+        if not self._is_in_use:
+            missing = {partition: offset for partition, offset in starts.items() if partition not in is_there}
+            self._commit(position, missing)
         return position
 
     def fix_end(self) -> None:
@@ -127,12 +148,20 @@ class GroupFollower:
         return self._until is not None
 
     def advance(self, start: Position, *, records_max: int | None) -> Position:
-        """Commit `start` to the group and return where the next batch ends: at `start` if there is nothing to read."""
+        """Commit `start` to the group and return where the next batch ends: at `start` if there is nothing to read.
+
+        Raises GroupInUse if the query is new and a running one owns the group, unless the options take it over, and
+        Superseded if a newer query has taken the group over.
+        """
         self._check_group(start)
         partitions = self._partitions()
+        self._at = start
         if start.group != self._group:
             return self._adopt(start)
         found = self._try_read_commits(start)
+        if self._is_in_use and found is None:
+            found = self._read_commits(start.next)  # nothing is read before it is known whether the group is in use
+        self._check_owner(start, found or {})
         if found is not None:
             found = self._as_started(start, found)
             moved = self._commit_or_follow(start, found)
@@ -179,6 +208,47 @@ class GroupFollower:
         """Return the ends of the partitions as they were seen last."""
         return self._ends
 
+    def renew_heartbeat(self) -> None:
+        """Write the time into the group, unless a commit has done so within the last half minute."""
+        is_fresh = (
+            self._beaten_ms is not None and self._clock.monotonic_ms() - self._beaten_ms < HEARTBEAT_EVERY_MS
+        )  # fmt: skip
+        if is_fresh or self._at is None or self._is_marked_stopped:
+            return
+        if repeat_commit(self._cluster, self._group, self._at, self._heartbeat()):
+            self._beaten_ms = self._clock.monotonic_ms()
+
+    def mark_stopped(self, cluster: Client) -> None:
+        """Write into the group that the query has stopped, with a client of the caller's."""
+        if self._at is not None and not self._is_marked_stopped:
+            self._is_marked_stopped = repeat_commit(
+                cluster, self._group, self._at, self._heartbeat(QueryState.STOPPED)
+            )  # fmt: skip
+
+    def _heartbeat(self, state: QueryState = QueryState.RUNNING) -> Heartbeat:
+        # The newest one counts, also after a clock was set back.
+        query = self._at.query if self._at is not None else ""
+        earlier = [one.mark for one in (self._first_seen or {}).values() if one.mark is not None]
+        seen_ms = [mark.heartbeat.at_ms for mark in earlier if mark.heartbeat and mark.query == query]
+        self._heartbeat_ms = max([self._clock.now_ms(), *(at_ms + 1 for at_ms in (self._heartbeat_ms, *seen_ms))])
+        return Heartbeat(at_ms=self._heartbeat_ms, state=state, process=self._process, owner=self._options.owner)
+
+    def _find_owner(self, found: Mapping[TopicPartition, GroupCommit]) -> CommitMetadata | None:
+        """Return the mark of the running query that owns the group, None if there is none or it may be taken over."""
+        if self._options.takeover or not any(one.mark and one.mark.heartbeat for one in found.values()):
+            return None
+        in_group = self._parse_commits(self._cluster.committed(self._group))
+        return find_owner(found, in_group, now_ms=self._clock.now_ms(), owner=self._options.owner)
+
+    def _check_owner(self, start: Position, found: Mapping[TopicPartition, GroupCommit]) -> None:
+        """Raise GroupInUse if the query is new and a running one owns the group; one that is resumed has it already."""
+        is_new = self._started is not None and self._started.query == start.query
+        mark = self._find_owner(found) if self._is_in_use and is_new else None
+        if mark is not None and mark.heartbeat is not None:
+            message = describe_owner(self._group, mark, now_ms=self._clock.now_ms())
+            raise GroupInUse(message, process=mark.heartbeat.process)
+        self._is_in_use = False
+
     def _check_group(self, start: Position) -> None:
         self._group = self._group or start.group
         if start.group not in (self._group, self._options.group_before):
@@ -195,11 +265,12 @@ class GroupFollower:
         """
         ids = {**start.ids, **self._ids}
         position = start.adopt_into(self._group, self._read_commits(start.next), now_ms=self._clock.now_ms(), ids=ids)
-        self._cluster.commit(self._group, position.commits())
+        self._cluster.commit(self._group, position.commits(heartbeat=self._heartbeat()))
         offsets = format_offsets(position.next)
-        log.warning("group %s is taken over from group %s at %s", self._group, start.group, offsets)
+        log.warning("group %s is taken over, from the checkpoint of group %s, at %s", self._group, start.group, offsets)
         self._held = {partition: {position.own_commit(offset)} for partition, offset in position.next.items()}
-        self._renewed_ms = self._clock.now_ms()
+        self._renewed_ms, self._beaten_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        self._may_take_over = False
         return position
 
     def _is_batch_due(self, waiting: int) -> bool:
@@ -242,9 +313,12 @@ class GroupFollower:
 
     def _commit_or_follow(self, start: Position, found: Mapping[TopicPartition, GroupCommit]) -> Position | None:
         """Commit what is due; return the position to seek to if the group was moved."""
-        verdict = compare_with_group(start, found, held=self._held_commits(start))
+        verdict = compare_with_group(start, found, held=self._with_late_commits(start, found))
         if isinstance(verdict, GroupTakenOver):
+            if self._may_take_over:
+                return self._adopt(start)
             raise Superseded(_describe_takeover(self._group, verdict.owner))
+        self._may_take_over = False
         self._held = {partition: {one} for partition, one in found.items()}
         is_due = self._renewed_ms is None or self._clock.now_ms() - self._renewed_ms >= RENEW_AFTER_MS
         offsets = start.next if is_due and not isinstance(verdict, GroupMoved) else verdict.commit
@@ -256,6 +330,18 @@ class GroupFollower:
             return self._seek(start, verdict.to)
         return None
 
+    def _with_late_commits(self, start: Position, found: Mapping[TopicPartition, GroupCommit]) -> HeldCommits:
+        """Return what the group may hold, with commits that an earlier process made too late: they are no move."""
+        first_seen = self._first_seen or {}
+        late = {
+            partition: one
+            for partition, one in found.items()
+            if one.offset < start.next.get(partition, 0)
+            and is_late(one, first_seen.get(partition), process=self._process)
+        }
+        held = self._held_commits(start)
+        return {**held, **{partition: {*held.get(partition, ()), one} for partition, one in late.items()}}
+
     def _seek(self, start: Position, to: Offsets) -> Position:
         ids = {**start.ids, **self._ids}
         return start.seek(to, now_ms=self._clock.now_ms(), held=self._held_commits(start), ids=ids)
@@ -264,10 +350,11 @@ class GroupFollower:
         """Try to commit; after a failure the next trigger commits again."""
         if not offsets:
             return
+        self._is_marked_stopped = False
         held = self._held = {partition: set(commits) for partition, commits in self._held_commits(position).items()}
         refused: set[TopicPartition] = set()
         try:
-            self._cluster.commit(self._group, position.commits(offsets))
+            self._cluster.commit(self._group, position.commits(offsets, heartbeat=self._heartbeat()))
         except CommitRefused as error:
             refused = set(error.errors)
             log.warning("%s The query continues and tries again.", error)
@@ -282,6 +369,8 @@ class GroupFollower:
             for partition, offset in offsets.items()
             if partition not in refused
         }
+        if len(refused) < len(offsets):
+            self._beaten_ms = self._clock.monotonic_ms()
         if not refused and len(offsets) == len(position.next):
             self._renewed_ms = self._clock.now_ms()
 
@@ -298,7 +387,12 @@ class GroupFollower:
             return None
 
     def _read_commits(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
-        committed = self._cluster.committed(self._group, list(partitions))
+        found = self._parse_commits(self._cluster.committed(self._group, list(partitions)))
+        if self._first_seen is None:
+            self._first_seen = found
+        return dict(found)
+
+    def _parse_commits(self, committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, GroupCommit]:
         return {
             partition: GroupCommit(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
             for partition, one in committed.items()
@@ -412,9 +506,9 @@ class GroupFollower:
 
 
 def _describe_takeover(group: str, owner: CommitMetadata) -> str:
-    since = datetime.fromtimestamp(owner.generation / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
-        f"Group {group} was taken over by the query {owner.query} (since {since}), which has a checkpoint of its own. "
-        "This query stops here and has committed nothing since; what it wrote stays. To let it have the group back, "
-        "stop the other query, reset the group's offsets to where it shall continue, and start it again."
+        f"Group {group} was taken over by the query {owner.query} (since {format_moment(owner.generation)}), which has "
+        "a checkpoint of its own. This query stops here and has committed nothing since; what it wrote stays. To let "
+        "it have the group back, stop the other query and start this one with the option takeover=true: it resumes "
+        "from its own checkpoint."
     )

@@ -9,6 +9,7 @@ from logmark.names import TopicPartition
 from logmark.spark.ddl import parse_fields
 from logmark.spark.source.arrow import Times, to_arrow
 from logmark.spark.source.json_columns import Kind, Node
+from logmark.spark.source.tombstones import NO_VALUE, Tombstones
 from logmark.wire.columns import Columns
 
 _KINDS: dict[type[spark.DataType], Kind] = {
@@ -34,8 +35,9 @@ _WITH_OFFSETS = (Kind.STRING, Kind.BINARY, Kind.ARRAY, Kind.MAP)
 class JsonValues:
     """Turns the values of a task's records into columns; what does not fit is set apart with the reason."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, *, tombstones: Tombstones = Tombstones.ROWS) -> None:
 
+        self._tombstones = tombstones
         self._times = Times()
         fields = parse_fields(schema, name="value.schema")
         self._root = _node(fields, b"")
@@ -48,13 +50,23 @@ class JsonValues:
         rows, values, refused = self._decoded(columns, partition)
         error, raw = _apart(values, refused)
         wrong = [pa.field("error", pa.string()), pa.field("raw", pa.binary())]
-        return pa.RecordBatch.from_arrays([*rows.columns, error, raw], schema=pa.schema([*rows.schema, *wrong]))
+        batch = pa.RecordBatch.from_arrays([*rows.columns, error, raw], schema=pa.schema([*rows.schema, *wrong]))
+        return batch.filter(values.is_valid()) if self._skips(values) else batch
 
     def split(self, columns: Columns, partition: TopicPartition) -> tuple[pa.RecordBatch, list[tuple[int, str]]]:
         """Return the records that fit as one batch, and the index of each one that does not, with the reason."""
 
-        rows, _, refused = self._decoded(columns, partition)
-        return (rows.filter(compute.invert(_mask(len(rows), refused))) if refused else rows), refused
+        rows, values, refused = self._decoded(columns, partition)
+        if self._tombstones is Tombstones.DEAD_LETTERS and values.null_count:
+            indices = compute.indices_nonzero(values.is_null()).to_pylist()
+            refused = sorted([*refused, *((index, NO_VALUE) for index in indices)])
+        if not refused:
+            return (rows.filter(values.is_valid()) if self._skips(values) else rows), refused
+        kept = compute.invert(_mask(len(rows), refused))
+        return rows.filter(compute.and_(kept, values.is_valid()) if self._skips(values) else kept), refused
+
+    def _skips(self, values: pa.Array) -> bool:
+        return self._tombstones is Tombstones.SKIP and values.null_count > 0
 
     def _decoded(
         self, columns: Columns, partition: TopicPartition

@@ -39,6 +39,7 @@ from logmark.spark.source.option_names import (
     quote_value,
     split_options,
 )
+from logmark.spark.source.tombstones import Tombstones, parse_tombstones
 from logmark.spark.source.topic_patterns import parse_topic_pattern
 
 NEW_PARTITIONS_AFTER_MS = 10_000
@@ -47,10 +48,12 @@ FETCH_BYTES_MAX = 4 << 20
 _FETCHES_MOST = 64  # each has a connection and a buffer of its own, in every task
 _FETCH_BYTES_MOST = RESPONSE_BYTES_MAX - (1 << 20)  # what else is in an answer must fit, too
 _UUID_BYTES = 37  # with the dash before it
+_OWNER = re.compile(r"[A-Za-z0-9._-]{1,128}")  # a word in the metadata of a commit
 _START_NAMES = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _END_NAMES = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STREAM_ONLY = (
-    "group.id.before", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "group.id.before", "takeover", "group.owner", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger",
+    "maxTriggerDelay",
 )  # fmt: skip
 
 
@@ -69,6 +72,8 @@ class SourceOptions:
     group: str | None = None
     group_before: str | None = None  # the group that the checkpoint was made in, where that was another
     group_prefix: str = "spark-logmark-source"
+    takeover: bool = False  # whether the query may take the group from another one when it starts
+    owner: str = ""  # shared by queries of which one at a time runs
     from_group: bool = False
     starting: OffsetSpec | None = EARLIEST
     starting_name: str = ""  # the option that says so; empty if none does
@@ -83,6 +88,7 @@ class SourceOptions:
     value_schema: str | None = None  # of values that are JSON; None for bytes
     dead_letters: str | None = None  # the topic of records that do not fit the schema; None where they are rows too
     dead_letters_pipeline: str = ""
+    tombstones: Tombstones = Tombstones.ROWS
     read_committed: bool = False
     patience_s: float = STREAM_PATIENCE_S
     new_partitions_after_ms: int = NEW_PARTITIONS_AFTER_MS
@@ -121,6 +127,8 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
         group=parse_text(ours, "group.id"),
         group_before=_group_before(ours),
         group_prefix=parse_text(ours, "groupIdPrefix", room=_UUID_BYTES) or "spark-logmark-source",
+        takeover=is_true(ours, "takeover"),
+        owner=_owner(ours),
         from_group=from_group,
         starting=starting,
         starting_name=starting_name,
@@ -135,6 +143,7 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
         value_schema=value_schema(ours),
         dead_letters=dead_letter_topic(ours),
         dead_letters_pipeline=ours.get("deadletters.pipeline") or ours.get("group.id") or "",
+        tombstones=parse_tombstones(ours),
         read_committed=parse_choice(ours, "isolation.level", ("read_uncommitted", "read_committed"))
         == "read_committed",
         patience_s=parse_seconds(ours, "waitForBroker", STREAM_PATIENCE_S if is_stream else BATCH_PATIENCE_S),
@@ -171,6 +180,16 @@ def _group_before(ours: Mapping[str, str]) -> str | None:
             "The option group.id.before needs group.id beside it: the group that takes over from it. Nothing was read."
         )
     return before
+
+
+def _owner(ours: Mapping[str, str]) -> str:
+    owner = ours.get("group.owner", "")
+    if owner and not _OWNER.fullmatch(owner):
+        raise UserError(
+            f"The option group.owner must be 1 to 128 letters, digits, '-', '_' and '.', not {quote_value(owner)}. "
+            "Nothing was read."
+        )
+    return owner
 
 
 def dead_letter_topic(ours: Mapping[str, str]) -> str | None:

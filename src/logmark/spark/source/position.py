@@ -41,7 +41,7 @@ from typing import Any
 from logmark.client.answers import Committed
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.offsets.commit_metadata import CommitMetadata, Heartbeat
 from logmark.spark.source.offset_maps import flatten_by_partition, nest_by_topic
 
 Offsets = Mapping[TopicPartition, int]
@@ -119,10 +119,12 @@ class Position:
         """Return what the commit of this position carries."""
         return CommitMetadata(query=self.query, generation=self.generation, offset=self.next[partition])
 
-    def commits(self, offsets: Offsets | None = None) -> dict[TopicPartition, Committed]:
+    def commits(
+        self, offsets: Offsets | None = None, *, heartbeat: Heartbeat | None = None
+    ) -> dict[TopicPartition, Committed]:
         """Return the commits of these offsets of the position, or of all, with the marks of its query."""
         return {
-            partition: Committed(offset=offset, metadata=self.mark(partition).to_text())
+            partition: Committed(offset=offset, metadata=replace(self.mark(partition), heartbeat=heartbeat).to_text())
             for partition, offset in (self.next if offsets is None else offsets).items()
         }
 
@@ -187,7 +189,7 @@ class Position:
 
     def _packed(self, commits: Iterable[GroupCommit]) -> list[Any]:
         """Return commits as JSON: our own offset; or a list of an offset and who committed it, if that is known."""
-        ordered = sorted(commits, key=lambda one: (one.offset, one.mark.to_text() if one.mark else ""))
+        ordered = sorted(commits, key=lambda one: (one.offset, one.mark.identity() if one.mark else ""))
         return [one.offset if one == self.own_commit(one.offset) else [one.offset, *self._who(one)] for one in ordered]
 
     def _who(self, one: GroupCommit) -> list[int | str]:
@@ -195,7 +197,7 @@ class Position:
         if one.mark is None:
             return []
         earlier = replace(self, generation=one.mark.generation).own_commit(one.offset)
-        return [one.mark.generation if one == earlier else one.mark.to_text()]
+        return [one.mark.generation if one == earlier else one.mark.identity()]
 
     def _unpacked(self, packed: Any) -> frozenset[GroupCommit]:
         """Return the commits that `_packed` wrote; a bare number is what earlier versions wrote."""

@@ -159,7 +159,7 @@ def _layout(options: SourceOptions, held: ExitStack) -> Layout:
     if options.value_schema is not None:
         from logmark.spark.source.json_values import JsonValues
 
-        values = JsonValues(options.value_schema)
+        values = JsonValues(options.value_schema, tombstones=options.tombstones)
         if options.dead_letters is None:
             return values.to_arrow
         # Only here: only with a dead-letter topic.

@@ -138,4 +138,4 @@ def _limited_options(job: Job) -> dict[str, str]:
             f"The options of pipeline {job.name} set an end, so a version cannot be built up to the log end. Nothing "
             "was changed. Remove the option."
         )
-    return dict(job.options) | ({} if names & _LIMITS else {"maxOffsetsPerTrigger": str(_BATCH_RECORDS)})
+    return job.query_options() | ({} if names & _LIMITS else {"maxOffsetsPerTrigger": str(_BATCH_RECORDS)})
