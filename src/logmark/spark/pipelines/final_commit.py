@@ -26,7 +26,8 @@ def commit_stopped_query(pipeline: PipelineDeclaration, version: Version, broker
         if position is not None and position.group == version.group:
             options = parse_source_options(read_options(pipeline, version, brokers, {}), is_stream=True)
             with connect_source(options, timeout_s=_TIMEOUT_S) as client:
-                commit_position(client, position)
+                for source in position.sources:
+                    commit_position(client, source)
 
 
 def commit_position(cluster: Client, position: Position) -> bool:
