@@ -14,6 +14,7 @@ Pipeline, Table, Topic              declare a pipeline, which has the methods `r
                                     `rollback` and `drop`; `logmark pipelines` does the same with pipelines of a file
 ReplayRequest, ReplayOptions        how to replay; `replay` returns a ReplayResult, `versions` a list of PipelineVersion
 write_table, write_topic            write any stream of `format("logmark")`, each batch once
+share_source                        use a stream several times in a query, such as on both sides of a join
 read_table, load_table              read a table with Arrow, or with Spark
 optimize_table, vacuum_table        keep the files of a table few
 version_path, swap_in_version,      build a table again beside the old one, swap it in by one commit, and roll it back
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from logmark.spark.pipelines.versions import PipelineVersion
     from logmark.spark.sessions import session
     from logmark.spark.sink.topics import write_topic
+    from logmark.spark.stream_sources import share_source
     from logmark.spark.tables.compaction import optimize_table, vacuum_table
     from logmark.spark.tables.table import load_table, read_table, write_table
     from logmark.spark.tables.versions import (
@@ -59,6 +61,7 @@ __all__ = [
     "read_table",
     "roll_back_version",
     "session",
+    "share_source",
     "swap_in_version",
     "vacuum_table",
     "version_path",
@@ -73,6 +76,7 @@ _MODULES = {
     "pipelines.replay.session": ("ReplayRequest",),
     "pipelines.versions": ("PipelineVersion",),
     "sessions": ("session",),
+    "stream_sources": ("share_source",),
     "sink.topics": ("write_topic",),
     "tables.compaction": ("optimize_table", "vacuum_table"),
     "tables.table": ("load_table", "read_table", "write_table"),

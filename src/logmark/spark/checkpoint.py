@@ -9,22 +9,46 @@ from dataclasses import replace
 from pathlib import Path
 
 from logmark.errors import UserError
-from logmark.spark.source.position import Position
+from logmark.spark.source.position import Offsets, Position
+from logmark.spark.source.positions import Positions, QueryPosition, find_shared_partitions, merge_positions
 
 
-def read_position(checkpoint: Path, batch: int) -> Position:
-    """Return what a planned batch reads.
+def read_position(checkpoint: Path, batch: int) -> QueryPosition:
+    """Return what a planned batch reads, of all sources of its query.
 
-    Raises FileNotFoundError if there is no such batch, UserError if its query reads several sources.
+    Raises FileNotFoundError if the batch is not there, or of several sources the one before it, which says which of
+    them are idle. Raises UserError if two of its sources read a partition in one group.
     """
+    position = _read_lines(checkpoint, batch)
+    if len(position.sources) == 1:
+        return position
+    # A source that had nothing to read repeats its line, as Spark takes it: it still says what it read last.
+    before = _read_lines(checkpoint, batch - 1).sources if batch else ()
+    return Positions(sources=tuple(_as_idle(source) if source in before else source for source in position.sources))
+
+
+def _read_lines(checkpoint: Path, batch: int) -> QueryPosition:
+    """Return the position that the sources of a planned batch gave to Spark."""
     lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
     sources = [line[line.index("{") :] for line in lines[2:] if "{" in line]
-    if len(sources) != 1:
+    if not sources:
         raise UserError(
-            f"This query reads {len(sources)} sources, and a table takes the rows of one: offsets of several could not "
-            "be told apart. Nothing was written. Subscribe one source to all the topics instead."
+            'This query has no source that is format("logmark"), so nobody knows which offsets its rows came from. '
+            'Nothing was written. Read the topics with format("logmark").'
         )
-    return Position.from_json(json.loads(sources[0]))
+    position = merge_positions(Position.from_json(json.loads(line)) for line in sources)
+    shared = find_shared_partitions(position, in_one_group=True)
+    if shared:
+        raise UserError(
+            f"Two sources of this query read {shared[0]} in the group {position.group}, which has one position for "
+            "both. Nothing was written. Load the topic once and use the frame that share_source(frame) of "
+            "logmark.spark returns, or give each load() a group.id of its own; and give the query a new checkpoint."
+        )
+    return position
+
+
+def _as_idle(source: Position) -> Position:
+    return replace(source, first=source.next)
 
 
 def planned_batch(checkpoint: Path) -> int | None:
@@ -52,22 +76,25 @@ def has_state(checkpoint: Path) -> bool:
     return (checkpoint / "state").is_dir()
 
 
-def finished_position(checkpoint: Path) -> Position | None:
+def finished_position(checkpoint: Path) -> QueryPosition | None:
     """Return the position after the last batch; None if a planned batch was not committed, or none was planned."""
     planned = planned_batch(checkpoint)
-    return read_position(checkpoint, planned) if planned is not None and is_between_batches(checkpoint) else None
+    return _read_lines(checkpoint, planned) if planned is not None and is_between_batches(checkpoint) else None
 
 
-def resume_position(checkpoint: Path) -> Position | None:
+def resume_position(checkpoint: Path) -> QueryPosition | None:
     """Return where the query resumes: after its last batch, or at the start of one that was not committed."""
     planned = planned_batch(checkpoint)
     if planned is None:
         return None
-    position = read_position(checkpoint, planned)
     if is_between_batches(checkpoint):
-        return position
-    starts = {partition: position.first.get(partition, end) for partition, end in position.next.items()}
-    return replace(position, next=starts)
+        return _read_lines(checkpoint, planned)
+    position = read_position(checkpoint, planned)
+    return merge_positions(replace(source, next=_starts(source)) for source in position.sources)
+
+
+def _starts(source: Position) -> Offsets:
+    return {partition: source.first.get(partition, end) for partition, end in source.next.items()}
 
 
 def _last_number(folder: Path) -> int | None:

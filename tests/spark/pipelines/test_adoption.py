@@ -14,7 +14,7 @@ from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark import read_table, write_table
 from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import Position
-from logmark.spark.tables.ledger import Batch, Ledger, entries, read_ledger, takes, transfer_ledger
+from logmark.spark.tables.ledger import Batch, entries, read_ledger, takes, transfer_ledger
 from logmark.spark.tables.modes import Rules
 from logmark.spark.tables.versions import swap_in_version, version_path
 from tests.harness.brokers import BrokerUnderTest
@@ -152,8 +152,8 @@ def test_a_batch_that_was_planned_before_the_swap_is_taken_after_it_and_leaves_t
         ends = {P0: number * 10}, {P0: number * 10 + 10}
         return batch(*ends, rules, number=number, query="built", group=group, is_stateful=True)
 
-    nothing = Ledger(group_number=None, generation=None, ends={})
-    numbers = transfer_ledger(entries(counted(0, "billing.v2"), nothing), {}, group="billing")
+    first = counted(0, "billing.v2")
+    numbers = transfer_ledger(entries(first, read_ledger({}.get, first.position)), {}, group="billing")
 
     for number, group in ((1, "billing.v2"), (2, "billing")):
         one = counted(number, group)

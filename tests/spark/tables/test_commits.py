@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark import read_table
-from logmark.spark.checkpoint import read_position
 from logmark.spark.source.position import Offsets, Position
 from logmark.spark.tables import commits
 from logmark.spark.tables.commits import write_batch
@@ -241,17 +240,6 @@ def test_whatever_is_replayed_each_offset_has_the_row_of_its_last_reading(
             at += size
 
     assert sorted(("clicks", 0, offset, value) for offset, value in expected.items()) == rows(table)
-
-
-def test_a_query_with_two_sources_is_an_error(tmp_path: Path) -> None:
-    one = json.dumps(batch({P0: 0}, {P0: 1}).position.to_json())
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{one}")
-    (tmp_path / "offsets" / "1").write_text(f"v1\n{{}}\n{one}\n{one}")
-
-    assert batch({P0: 0}, {P0: 1}).position == read_position(tmp_path, 0)
-    with pytest.raises(UserError, match="reads 2 sources"):
-        read_position(tmp_path, 1)
 
 
 def plan(checkpoint: Path, number: int, first: Offsets, end: Offsets, *, generation: int = 1) -> Batch:

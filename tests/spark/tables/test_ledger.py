@@ -9,7 +9,18 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.errors import TableGone, TableReplaced
 from logmark.spark.source.position import Position
-from logmark.spark.tables.ledger import Batch, Ledger, entries, note, read_ledger, takes
+from logmark.spark.source.positions import Positions
+from logmark.spark.tables.ledger import (
+    Batch,
+    Ledger,
+    entries,
+    note,
+    number_of_name,
+    read_ledger,
+    summarize_ledger,
+    takes,
+    transfer_ledger,
+)
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
@@ -162,3 +173,129 @@ def test_the_commit_tells_people_group_generation_start_and_end() -> None:
         "batch": 7,
         "mode": "replace",
     } == note(batch(0, 100, number=7))
+
+
+ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 0)
+
+
+def joined(
+    orders: tuple[int, int],
+    payments: tuple[int, int],
+    *,
+    generations: tuple[int, int] = (5, 7),
+    groups: tuple[str, str] = ("billing", "billing"),
+    topics: tuple[TopicPartition, TopicPartition] = (ORDERS, PAYMENTS),
+    **more: Any,
+) -> Batch:
+    """A batch of two sources."""
+    sources = tuple(
+        Position(
+            group=groups[number],
+            query=f"q{number}",
+            generation=generations[number],
+            first={topics[number]: first},
+            next={topics[number]: end},
+        )
+        for number, (first, end) in enumerate((orders, payments))
+    )
+    return Batch(position=Positions(sources=sources), **{"number": 0, **more})
+
+
+def holds(*batches: Batch) -> dict[str, int]:
+    """What is noted in a table that took these batches."""
+    numbers: dict[str, int] = {}
+    for one in batches:
+        numbers |= entries(one, read_ledger(numbers.get, one.position))
+    return numbers
+
+
+def is_taken(numbers: dict[str, int], one: Batch) -> bool:
+    return takes(read_ledger(numbers.get, one.position), one, table="t")
+
+
+@pytest.mark.parametrize("is_stateful", [False, True])
+def test_batches_of_two_sources_are_taken_once_and_without_a_gap_in_either(is_stateful: bool) -> None:
+    first = joined((0, 10), (0, 4), is_stateful=is_stateful)
+    second = joined((10, 20), (4, 4), number=1, is_stateful=is_stateful)
+
+    assert is_taken({}, first)
+    assert not is_taken(holds(first), first)
+    assert is_taken(holds(first), second)
+    assert not is_taken(holds(first, second), second)
+    assert is_taken(holds(first, second), joined((20, 20), (4, 9), number=2, is_stateful=is_stateful))
+    with pytest.raises(UserError, match="ends at offset 4 of payments-0, but the batch starts at 6"):
+        is_taken(holds(first, second), joined((20, 30), (6, 9), number=2, is_stateful=is_stateful))
+
+
+def test_a_source_that_was_moved_may_begin_anywhere_and_the_other_goes_on() -> None:
+    numbers = holds(joined((0, 10), (0, 4)))
+
+    assert is_taken(numbers, joined((2, 10), (4, 4), generations=(8, 7)))
+    assert is_taken(numbers, joined((10, 10), (0, 2), generations=(5, 9)))
+    with pytest.raises(UserError, match="ends at offset 10 of orders-0, but the batch starts at 2"):
+        is_taken(numbers, joined((2, 10), (0, 2), generations=(5, 9)))
+
+
+def test_a_query_that_lost_one_of_its_sources_to_a_newer_one_is_refused() -> None:
+    numbers = holds(joined((0, 10), (0, 4)), joined((10, 10), (4, 6), generations=(5, 9)))
+
+    with pytest.raises(UserError, match=r"newer query .* \(generation 9, this query has 7\)"):
+        is_taken(numbers, joined((10, 20), (4, 9)))
+
+
+def test_state_that_has_counted_a_record_refuses_it_from_any_source() -> None:
+    numbers = holds(joined((0, 10), (0, 4), is_stateful=True))
+    seek = joined((10, 12), (2, 2), generations=(5, 9), number=1, is_stateful=True)
+
+    assert is_taken(numbers, seek)
+    with pytest.raises(UserError, match="moved back: the batch begins at offset 2 of payments-0"):
+        is_taken(
+            numbers | entries(seek, read_ledger(numbers.get, seek.position)),
+            joined((12, 12), (2, 4), generations=(5, 9), number=2, is_stateful=True),
+        )
+    repeated = joined((0, 10), (0, 6), is_stateful=True)
+    with pytest.raises(UserError, match="with other records: up to offset 6 of payments-0"):
+        is_taken(numbers, repeated)
+
+
+def test_a_table_goes_from_one_source_to_two_and_back() -> None:
+    alone = of(Position(group="billing", query="q", generation=5, first={ORDERS: 0}, next={ORDERS: 10}))
+    both = joined((10, 20), (0, 4), generations=(8, 9))
+    again = of(Position(group="billing", query="r", generation=12, first={ORDERS: 20}, next={ORDERS: 30}))
+
+    assert is_taken(holds(alone), both)
+    assert is_taken(holds(alone, both), again)
+    assert not is_taken(holds(alone, both, again), again)
+    with pytest.raises(UserError, match="newer query"):
+        is_taken(holds(alone, both, again), both)
+
+
+def test_two_groups_that_read_a_topic_are_told_apart_where_there_is_state_and_refused_where_there_is_none() -> None:
+    more: dict[str, Any] = {"groups": ("left", "right"), "topics": (ORDERS, ORDERS)}
+    first = joined((0, 10), (0, 4), is_stateful=True, **more)
+
+    assert is_taken(holds(first), joined((10, 12), (4, 9), number=1, is_stateful=True, **more))
+    with pytest.raises(UserError, match="ends at offset 4 of orders-0, but the batch starts at 5"):
+        is_taken(holds(first), joined((10, 12), (5, 9), number=1, is_stateful=True, **more))
+    with pytest.raises(UserError, match=r"Several sources .* read orders-0, in the groups left, right"):
+        is_taken({}, joined((0, 10), (0, 4), **more))
+    assert "left, right" == note(first)["group"]
+
+
+def test_sources_of_a_swapped_version_go_over_to_the_group_of_the_table_one_by_one() -> None:
+    built = joined((0, 10), (0, 4), groups=("billing.v2", "billing.v2"), is_stateful=True)
+    numbers = transfer_ledger(holds(built), {}, group="billing")
+
+    for groups in (("billing.v2", "billing.v2"), ("billing", "billing.v2"), ("billing", "billing")):
+        one = joined((10, 12), (4, 5), groups=groups, number=1, is_stateful=True)
+        assert is_taken(numbers, one)
+        assert number_of_name("billing") == entries(one, read_ledger(numbers.get, one.position))["logmark/group"]
+    with pytest.raises(UserError, match="another group than billing, other"):
+        is_taken(numbers, joined((10, 12), (4, 5), groups=("billing", "other"), number=1, is_stateful=True))
+
+
+def test_what_a_table_has_of_two_sources_is_shown_by_topic() -> None:
+    more: dict[str, Any] = {"groups": ("left", "right"), "topics": (ORDERS, ORDERS), "is_stateful": True}
+
+    assert {"orders": {"0": 10}, "payments": {"0": 4}} == summarize_ledger(holds(joined((0, 10), (0, 4))))["end"]
+    assert {"orders": {"0": 4}} == summarize_ledger(holds(joined((0, 10), (0, 4), **more)))["end"]

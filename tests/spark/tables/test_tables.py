@@ -252,15 +252,17 @@ def test_totals_are_exact_however_often_the_driver_is_killed(
     assert sorted(sums.items()) == rows(table)
 
 
-def killed_after(*, commits: int, table: Path, arguments: list[str]) -> None:
-    """Runs the totals in a process of their own and kills it when the table has got so many commits more."""
+def killed_after(
+    *, commits: int, table: Path, arguments: list[str], driver_module: str = "tests.spark.totals_driver"
+) -> None:
+    """Runs a driver in a process of its own and kills it when the table has got so many commits more."""
 
     def seen() -> int:
         return len(list((table / "_delta_log").glob("*.json")))
 
     enough = seen() + commits
     driver = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.totals_driver", *arguments],
+        [sys.executable, "-m", driver_module, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

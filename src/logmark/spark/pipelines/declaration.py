@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
 from logmark.spark.pipelines.declaration_folder import find_declaration_folder
+from logmark.spark.pipelines.inputs import Schemas, check_transform, read_input_topics
 from logmark.spark.tables.modes import REPLACE
 from logmark.spark.tables.paths import local_path
 
@@ -73,7 +74,8 @@ class PipelineDeclaration:
     transform       gets the columns of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
                     timestampType); rows that keep topic, partition and offset say which records they came from
     schema          the values are JSON of this schema (Spark's DDL): `value` is then a struct, see docs/spark-json.md,
-                    and `transform` gets the records that fit it
+                    and `transform` gets the records that fit it. With a mapping of topics to schemas, `transform` gets
+                    one DataFrame for each topic, in the order of the mapping: transform(orders, payments)
     dead_letters    the topic of what does not fit the schema, and of rows whose column `error` is not null
     tombstones      what becomes of records without a value under a schema: "rows" (the default), "skip" or
                     "dead-letters"
@@ -81,15 +83,16 @@ class PipelineDeclaration:
     every           a batch once an interval ("5 seconds"), and not whenever there is something to read
     bootstrap_servers   the cluster, where neither the caller nor the environment names one
 
-    Raises UserError if the name is not allowed, or if the pipeline would write to a topic that it reads.
+    Raises UserError if the name is not allowed, if `transform` does not take the DataFrames of the topics, or if the
+    pipeline would write to a topic that it reads.
     """
 
     name: str
     topics: str | Sequence[str] = ()
-    transform: Callable[["DataFrame"], "DataFrame"]
+    transform: Callable[..., "DataFrame"]
     sink: Sink
     group: str = ""
-    schema: str | None = None
+    schema: Schemas = None
     dead_letters: str | None = None
     tombstones: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +110,10 @@ class PipelineDeclaration:
         if isinstance(self.sink, Table):
             path = local_path(self.sink.path, "table", below=find_declaration_folder())
             object.__setattr__(self, "sink", replace(self.sink, path=path))
+        object.__setattr__(
+            self, "topics", read_input_topics(self.name, self.topics, self.schema, self.options)
+        )
+        check_transform(self.name, self.transform, self.schema)
         read = {self.topics} if isinstance(self.topics, str) else set(self.topics)
         written = {"sink": self.sink.name if isinstance(self.sink, Topic) else None, "dead_letters": self.dead_letters}
         for name, topic in written.items():

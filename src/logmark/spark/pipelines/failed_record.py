@@ -22,7 +22,8 @@ from logmark.spark.checkpoint import is_between_batches, planned_batch, read_pos
 from logmark.spark.errors import find_message
 from logmark.spark.pipelines.declaration import PipelineDeclaration, Version
 from logmark.spark.pipelines.failures import classify_failure
-from logmark.spark.pipelines.query import Brokers
+from logmark.spark.pipelines.inputs import split_inputs
+from logmark.spark.pipelines.query import Brokers, schema_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -177,20 +178,31 @@ def failed_ranges(checkpoint: Path) -> Ranges:
 
 def make_part_rows(pipeline: PipelineDeclaration, spark: "SparkSession", brokers: Brokers, part: Ranges) -> "DataFrame":
     """Return what `transform` makes of these records alone."""
+    topics = split_inputs(pipeline.schema)
+    return pipeline.transform(*(_read_part(pipeline, spark, brokers, part, topic) for topic in topics))
+
+
+def _read_part(
+    pipeline: PipelineDeclaration, spark: "SparkSession", brokers: Brokers, part: Ranges, topic: str | None
+) -> "DataFrame":
+    """Return the records of the part, or those of one topic: of a topic that is not in the part, none."""
+    part = {one: ends for one, ends in part.items() if topic in (None, one.topic)}
     kept = {name: value for name, value in pipeline.options.items() if not _is_of_streams(name)}
-    options = brokers.options() | kept
-    options |= {
-        "assign": json.dumps(_by_topic(part, lambda topic: [n for t, n in part if t == topic])),
-        "startingOffsets": json.dumps(_by_topic(part, lambda topic: _edges(part, topic, 0))),
-        "endingOffsets": json.dumps(_by_topic(part, lambda topic: _edges(part, topic, 1))),
-    }
-    if pipeline.schema is None:
-        return pipeline.transform(spark.read.format("logmark").options(**options).load())
-    options |= {"value.format": "json", "value.schema": pipeline.schema}
+    options = brokers.options() | kept | schema_options(pipeline, topic)
+    if part:
+        options |= {
+            "assign": json.dumps(_by_topic(part, lambda topic: [n for t, n in part if t == topic])),
+            "startingOffsets": json.dumps(_by_topic(part, lambda topic: _edges(part, topic, 0))),
+            "endingOffsets": json.dumps(_by_topic(part, lambda topic: _edges(part, topic, 1))),
+        }
+    else:
+        options["subscribe"] = topic or ""
     records = spark.read.format("logmark").options(**options).load()
-    if pipeline.dead_letters is not None:
+    if not part:
+        records = spark.createDataFrame([], records.schema)
+    if schema_options(pipeline, topic) and pipeline.dead_letters is not None:
         records = records.where("error IS NULL").drop("error", "raw")
-    return pipeline.transform(records)
+    return records
 
 
 def _is_of_streams(name: str) -> bool:

@@ -29,8 +29,9 @@ def commit_stopped_query(pipeline: PipelineDeclaration, version: Version, broker
         if position is not None and position.group == version.group:
             options = parse_source_options(read_options(pipeline, version, brokers, {}), is_stream=True)
             with connect_source(options, timeout_s=_TIMEOUT_S) as client:
-                _await_reader(client, position)
-                commit_position(client, position)
+                for source in position.sources:
+                    _await_reader(client, source)
+                    commit_position(client, source)
 
 
 def commit_position(cluster: Client, position: Position) -> bool:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from logmark.spark.dead_letters import DeadLetterTarget, check_dead_letter_topic
 from logmark.spark.pipelines.declaration import PipelineDeclaration, Table, Topic, Version
 from logmark.spark.pipelines.error_column import split_marked_rows
+from logmark.spark.pipelines.inputs import narrow_options, split_inputs
 from logmark.spark.pipelines.stateful_operators import keeps_state
 from logmark.spark.sessions import register_format
 from logmark.spark.sink.outbox import connect_sink
 from logmark.spark.sink.topics import write_topic
+from logmark.spark.stream_sources import check_sources, share_source
 from logmark.spark.tables.table import write_table
 
 if TYPE_CHECKING:
@@ -41,29 +43,48 @@ def read_records(
     brokers: Brokers,
     *,
     options: Mapping[str, str],
+    topic: str | None = None,
 ) -> "DataFrame":
-    """Return the stream of records that a version reads, before `transform`; `options` win over the pipeline's."""
+    """Return the stream of records that a version reads, before `transform`, or those of one topic.
+
+    `options` win over the pipeline's.
+    """
     register_format(spark)
-    return spark.readStream.format("logmark").options(**read_options(pipeline, version, brokers, options)).load()
+    given = read_options(pipeline, version, brokers, options, topic=topic)
+    return spark.readStream.format("logmark").options(**given).load()
 
 
 def read_options(
-    pipeline: PipelineDeclaration, version: Version, brokers: Brokers, options: Mapping[str, str]
+    pipeline: PipelineDeclaration,
+    version: Version,
+    brokers: Brokers,
+    options: Mapping[str, str],
+    *,
+    topic: str | None = None,
 ) -> dict[str, str]:
-    """Return the options of `format("logmark")` for a version."""
+    """Return the options of `format("logmark")` for a version, or for one of its topics."""
     given = brokers.options() | {"group.id": version.group} | dict(pipeline.options)
     topics = pipeline.topics if isinstance(pipeline.topics, str) else ",".join(pipeline.topics)
     if topics:
-        given["subscribe"] = topics
+        given["subscribe"] = topic or topics
     if version.group_before is not None:
         given["group.id.before"] = version.group_before
-    if pipeline.schema is not None:
-        given |= {"value.format": "json", "value.schema": pipeline.schema}
-        if pipeline.dead_letters is not None:
-            given |= {"deadLetters.topic": pipeline.dead_letters, "deadLetters.pipeline": pipeline.name}
-    if pipeline.tombstones is not None:
+    decoding = schema_options(pipeline, topic)
+    given |= decoding
+    if decoding and pipeline.dead_letters is not None:
+        given |= {"deadLetters.topic": pipeline.dead_letters, "deadLetters.pipeline": pipeline.name}
+    if pipeline.tombstones is not None and (decoding or not isinstance(pipeline.schema, Mapping)):
         given["tombstones"] = pipeline.tombstones
-    return given | dict(options)
+    given |= dict(options)
+    return given if topic is None else narrow_options(given, topic)
+
+
+def schema_options(pipeline: PipelineDeclaration, topic: str | None) -> dict[str, str]:
+    """Return the options that decode the values of a topic, or of all topics where they have one schema."""
+    schema = pipeline.schema
+    if isinstance(schema, Mapping):
+        schema = schema[topic] if topic is not None else None
+    return {} if schema is None else {"value.format": "json", "value.schema": schema}
 
 
 def make_rows(
@@ -75,7 +96,12 @@ def make_rows(
     options: Mapping[str, str] | None = None,
 ) -> "DataFrame":
     """Return the stream of rows that a version writes: what `transform` makes of the records."""
-    rows = pipeline.transform(read_records(pipeline, version, spark, brokers, options=options or {}))
+    inputs = [
+        share_source(read_records(pipeline, version, spark, brokers, options=options or {}, topic=topic))
+        for topic in split_inputs(pipeline.schema)
+    ]
+    rows = pipeline.transform(*inputs)
+    check_sources(rows)
     return split_marked_rows(rows, dead_letter_target(pipeline, brokers), is_for_topic=isinstance(pipeline.sink, Topic))
 
 

@@ -8,6 +8,7 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.sessions import activate_session
+from logmark.spark.stream_sources import check_sources
 from logmark.wire import columns
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def write_topic(
         return None
     if checkpoint is None:
         raise UserError("A stream needs a checkpoint, from which it resumes after a restart. Nothing was written.")
+    check_sources(frame)
     writer = frame.writeStream.format("logmark").outputMode(output_mode).options(**given)
     writer = writer.option("checkpointLocation", str(checkpoint))
     return start_writer(writer, name=name, available_now=available_now, every=every)

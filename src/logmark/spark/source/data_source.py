@@ -45,6 +45,7 @@ from logmark.spark.source.option_names import is_true, split_options
 from logmark.spark.source.options import SourceOptions, dead_letter_topic, parse_source_options, value_schema
 from logmark.spark.source.ownership import HEARTBEAT_EVERY_MS, is_on_this_machine
 from logmark.spark.source.position import Position
+from logmark.spark.source.query_tokens import make_load_token
 from logmark.spark.source.range_reader import connect_source, read_range
 from logmark.spark.source.ranges import Range, split
 
@@ -89,6 +90,11 @@ def typed_schema(plain: StructType, fields: StructType, *, with_refused: bool = 
 class DefaultSource(DataSource):
     """Kafka topics, of Logmark or of Apache Kafka: read as batches and as a consumer group's stream, and written."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Spark makes one data source of each load(), and hands a copy of it to each reader.
+        self._load = make_load_token()
+
     @classmethod
     def name(cls) -> str:
         return "logmark"
@@ -108,7 +114,7 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         _check_schema(schema, self.schema())
-        return StreamReader(parse_source_options(self.options, is_stream=True))
+        return StreamReader(parse_source_options(self.options, is_stream=True), self._load)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return batch_writer(self.options, schema, overwrite=overwrite)
@@ -145,8 +151,9 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads as a consumer group; the process that plans batches holds the connection, executors make their own."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, load: str = "") -> None:
         self._options = options
+        self._load = load
         self._client: Client | None = None
         self._follower: GroupFollower | None = None
         self._begun: Position | None = None
@@ -160,8 +167,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_stopped = False
         self._is_interrupted = False
 
-    def __reduce__(self) -> tuple[type["StreamReader"], tuple[SourceOptions]]:
-        return StreamReader, (self._options,)
+    def __reduce__(self) -> tuple[type["StreamReader"], tuple[SourceOptions, str]]:
+        return StreamReader, (self._options, self._load)
 
     def initialOffset(self) -> dict[str, Any]:
         # Spark asks twice and writes its log in between: another answer would lose the records between the two.
@@ -304,7 +311,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client = connect_source(self._options, timeout_s=FIRST_CONTACT_S)
         if self._follower is None:
             _check_dead_letters(self._client, self._options, self._options.topics)
-            self._follower = GroupFollower(self._options, self._client, SystemClock())
+            self._follower = GroupFollower(self._options, self._client, SystemClock(), load=self._load)
             self._heartbeat = HeartbeatThread(self._renew_heartbeat, every_s=HEARTBEAT_EVERY_MS / 1000)
             _raise_on_sigterm()
         return self._follower

@@ -9,8 +9,6 @@ that reads back what it has set notices, and sets it again.
 """
 
 import logging
-import os
-import socket
 import uuid
 from collections.abc import Iterable, Mapping
 
@@ -48,6 +46,7 @@ from logmark.spark.source.position import (
     compare_with_group,
     first_position,
 )
+from logmark.spark.source.query_tokens import check_only_reader, make_query_token
 from logmark.spark.source.ranges import Bounds
 from logmark.spark.source.record_sizes import RecordSizes
 from logmark.spark.source.starting_offsets import choose_offsets_of_new_partitions, choose_starting_offsets
@@ -60,8 +59,9 @@ RENEW_AFTER_MS = 24 * 3600 * 1000  # Kafka forgets the offsets of a group withou
 class GroupFollower:
     """One query's hold on its group; lives as long as the query runs."""
 
-    def __init__(self, options: SourceOptions, cluster: Client, clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, cluster: Client, clock: Clock, *, load: str = "") -> None:
         self._options = options
+        self._load = load
         self._group = options.group or ""  # empty: made at the beginning, and kept in the checkpoint
         self._cluster = cluster
         self._clock = clock
@@ -109,6 +109,8 @@ class GroupFollower:
         if self._group:
             found = self._read_commits(partitions)
             self._is_in_use = self._find_owner(found) is not None
+            tokens = [one.mark.query for one in found.values() if one.mark]
+            check_only_reader(tokens, self._load, group=self._group)
         else:
             self._group = f"{options.group_prefix}-{uuid.uuid4()}"
         if found and options.starting_name.startswith("starting"):
@@ -120,7 +122,7 @@ class GroupFollower:
             options, self._group, partitions, found, bounds, look_up=self._look_up, now_ms=self._clock.now_ms()
         )
         starts |= self._replace_lost_starts(starts, bounds)
-        query = f"{socket.gethostname().replace(' ', '-')}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        query = make_query_token(self._load)
         now_ms = self._clock.now_ms()
         position = first_position(
             group=self._group, query=query, now_ms=now_ms, found=found, starts=starts, ids=self._ids

@@ -106,6 +106,11 @@ class Position:
             ) from None
 
     @property
+    def sources(self) -> tuple["Position"]:
+        """The position itself: a query of one source has one, and `Positions` are those of a query with several."""
+        return (self,)
+
+    @property
     def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
         """The offsets that the batch reads, [first, next), without partitions where it reads none."""
         both = (

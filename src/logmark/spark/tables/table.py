@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from logmark.errors import UserError
 from logmark.spark.checkpoint import has_state, read_position
 from logmark.spark.sink.topics import start_writer
+from logmark.spark.source.positions import QueryPosition
+from logmark.spark.stream_sources import check_sources
 from logmark.spark.tables.commits import check_rows, list_files, open_existing_table, write_batch
 from logmark.spark.tables.compaction import optimize_when_due
 from logmark.spark.tables.ledger import Batch
@@ -71,6 +73,7 @@ def write_table(
     if not frame.isStreaming:
         raise UserError("write_table takes a stream: load it with spark.readStream and not with spark.read.")
     check_rows(frame.schema.json(), rules)
+    check_sources(frame)
 
     def write(rows: "DataFrame", batch_id: int) -> None:
         batch = read_batch(kept, batch_id, rules)
@@ -125,7 +128,7 @@ def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
         position=position,
         number=batch_id,
         is_stateful=has_state(checkpoint),
-        is_continued=_is_continued(checkpoint, batch_id, position.generation),
+        is_continued=_is_continued(checkpoint, batch_id, position),
         checkpoint=checkpoint,
         mode=rules.mode,
         keys=rules.keys,
@@ -133,16 +136,18 @@ def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
     )
 
 
-def _is_continued(checkpoint: Path, batch_id: int, generation: int) -> bool:
-    """Return whether an earlier batch has read records in the same generation."""
+def _is_continued(checkpoint: Path, batch_id: int, position: QueryPosition) -> bool:
+    """Return whether an earlier batch has read records of a source in the same generation."""
+    generations = {(source.query, source.generation) for source in position.sources}
     for number in range(batch_id - 1, -1, -1):
         try:
             earlier = read_position(checkpoint, number)
         except FileNotFoundError:
             return False  # so old that Spark has removed it
-        if earlier.generation != generation:
+        same = [source for source in earlier.sources if (source.query, source.generation) in generations]
+        if not same:
             return False
-        if earlier.ranges:
+        if any(source.ranges for source in same):
             return True
     return False
 

@@ -20,23 +20,27 @@ from logmark.spark.errors import LiveVersionBusy
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.live_query import hold_live_lock
 from logmark.spark.pipelines.replay.state import load_state
-from logmark.spark.source.position import Position
+from logmark.spark.source.positions import QueryPosition, merge_positions
 
 _POLL_EVERY_S = 0.1
 WAIT_S = 300.0
 
 
-def claim_group(client: Client, group: str, position: Position) -> None:
+def claim_group(client: Client, group: str, position: QueryPosition) -> None:
     """Make the query of the position the owner of the group, there; a query that runs in the group will stop."""
     found = client.committed(group)
-    if all(_is_owned_by(found.get(partition), position.query, offset) for partition, offset in position.next.items()):
+    if all(
+        _is_owned_by(found.get(partition), source.query, offset)
+        for source in position.sources
+        for partition, offset in source.next.items()
+    ):
         return
     marks = [mark for one in found.values() if (mark := CommitMetadata.parse(one.metadata)) is not None]
     generation = max([time.time_ns() // 1_000_000, position.generation, *(mark.generation for mark in marks)]) + 1
-    commit_marked(client, group, replace(position, generation=generation))
+    commit_marked(client, group, merge_positions(replace(one, generation=generation) for one in position.sources))
 
 
-def commit_marked(client: Client, group: str, position: Position) -> None:
+def commit_marked(client: Client, group: str, position: QueryPosition) -> None:
     """Commit the position to the group with the marks of its query."""
     if position.next:
         client.commit(group, position.commits())
@@ -44,7 +48,7 @@ def commit_marked(client: Client, group: str, position: Position) -> None:
 
 @contextlib.contextmanager
 def fence_live_version(
-    job: Job, client: Client, position: Position, *, wait_s: float = WAIT_S, say: Callable[[str], None]
+    job: Job, client: Client, position: QueryPosition, *, wait_s: float = WAIT_S, say: Callable[[str], None]
 ) -> Iterator[None]:
     """Hold the live lock, once the process that runs the live version has stopped.
 
@@ -82,7 +86,12 @@ def restore_group(client: Client, job: Job) -> bool:
     if state is None or building is None or state.is_irrevocable or state.version == live:
         return False
     found = client.committed(job.group)
-    claimed = {partition for partition, one in found.items() if _is_owned_by(one, building.query, one.offset)}
+    queries = [source.query for source in building.sources]
+    claimed = {
+        partition
+        for partition, one in found.items()
+        if any(_is_owned_by(one, query, one.offset) for query in queries)
+    }
     if not claimed:
         return False
     position = resume_position(job.home.checkpoint(live))

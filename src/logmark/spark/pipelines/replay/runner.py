@@ -44,7 +44,8 @@ from logmark.spark.pipelines.versions import (
     remove_folder,
     remove_version,
 )
-from logmark.spark.source.position import Offsets, Position
+from logmark.spark.source.position import Offsets
+from logmark.spark.source.positions import QueryPosition
 from logmark.spark.tables.versions import current_version, roll_back_version, swap_in_version
 
 if TYPE_CHECKING:
@@ -357,7 +358,7 @@ class ReplayRunner:
             job.home.change(lambda record: replace(record, building=None))
         delete_state(job.home)
 
-    def _resume_position(self) -> Position:
+    def _resume_position(self) -> QueryPosition:
         position = resume_position(self._version.checkpoint)
         if position is None:
             raise CheckpointLost(
