@@ -1,0 +1,1 @@
+"""Streaming queries that are not our examples, as other people write them."""
