@@ -43,8 +43,13 @@ def read_records(
     options: Mapping[str, str],
 ) -> "DataFrame":
     """Return the stream of records that a version reads, before `transform`; `options` win over the pipeline's."""
+    # Only here: pipelines are declared and listed without Spark.
+    from logmark.spark.source.schemas import check_options
+
+    given = read_options(pipeline, version, brokers, options)
+    check_options(given)  # Spark would check the same, and wrap the error into one of its own
     register_format(spark)
-    return spark.readStream.format("logmark").options(**read_options(pipeline, version, brokers, options)).load()
+    return spark.readStream.format("logmark").options(**given).load()
 
 
 def read_options(
