@@ -51,6 +51,16 @@ def test_every_field_of_a_record_arrives() -> None:
     assert [1_700_000_000_123_000] * 3 == batch.column("timestamp").cast(pa.int64()).to_pylist()
 
 
+def test_only_the_columns_that_are_asked_for_are_made() -> None:
+    data = build([(b"k", b"v")], timestamp_ms=1_700_000_000_123, base_offset=FIRST)
+    part = columns.decode(data, start=0, stop=2**62, decompressed_bytes_max=1 << 20)
+
+    found = to_arrow(part, PARTITION, names=("offset", "topic"))
+
+    assert {"offset": [FIRST], "topic": ["clicks"]} == found.to_pydict()
+    assert 30 > found.nbytes
+
+
 def test_a_time_that_spark_cannot_hold_becomes_the_nearest_that_it_can_and_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

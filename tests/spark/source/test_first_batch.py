@@ -67,5 +67,5 @@ def test_the_repeated_batch_reads_what_was_planned() -> None:
 
     tasks = StreamReader(options).partitions(recreated.to_json(), planned.to_json())
 
-    assert [(0, 100)] == [(task.value.first, task.value.stop) for task in tasks]
+    assert [[(0, 100)]] == [[(part.first, part.stop) for part in task.value] for task in tasks]
     assert [] == StreamReader(options).partitions(planned.to_json(), planned.seek({P0: 3}, now_ms=9).to_json())

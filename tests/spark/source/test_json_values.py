@@ -12,8 +12,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.ddl import parse_fields
-from logmark.spark.source.data_source import SCHEMA, SCHEMA_WITH_HEADERS, DefaultSource, typed_schema
+from logmark.spark.source.data_source import DefaultSource
 from logmark.spark.source.json_values import JsonValues
+from logmark.spark.source.schemas import SCHEMA, SCHEMA_WITH_HEADERS, typed_schema
 from logmark.spark.source.tombstones import Tombstones
 from logmark.wire import columns
 from logmark.wire.batches import build
@@ -174,6 +175,18 @@ def test_a_bad_value_is_set_apart_with_the_reason_its_bytes_and_its_offset() -> 
         ],
         "raw": [None, b'{"id":"b","n":"x"}', None, b"\xff", None],
     } == {name: values for name, values in batch.to_pydict().items() if name != "timestamp"}
+
+
+def test_typed_rows_have_the_columns_that_are_asked_for() -> None:
+    data = build([(b"k", b'{"n":1}'), (b"k", b"{")], timestamp_ms=0, base_offset=7)
+    part = columns.decode(data, start=0, stop=2**62, decompressed_bytes_max=1 << 20)
+    values = JsonValues("n INT", ("offset", "value"))
+
+    whole, (fitting, _) = values.to_arrow(part, PARTITION), values.split(part, PARTITION)
+
+    assert ["offset", "value", "error", "raw"] == whole.schema.names
+    assert [None, b"{"] == whole.column("raw").to_pylist()
+    assert {"offset": [7], "value": [{"n": 1}]} == fitting.to_pydict()
 
 
 def test_a_record_with_a_time_that_spark_cannot_hold_is_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:

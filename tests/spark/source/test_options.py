@@ -40,6 +40,13 @@ def test_names_are_read_as_spark_gives_them_in_small_letters() -> None:
     assert (5, True) == (options.limits.records_max, options.with_headers)
 
 
+def test_columns_are_read_in_the_order_in_which_they_are_named() -> None:
+    assert ("offset", "timestampType", "key") == batch(columns="offset, timestamptype ,KEY").columns
+    assert (False, True) == (batch(columns="key").with_headers, batch(columns="headers").with_headers)
+    everything = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    assert (everything, (*everything, "headers")) == (batch().columns, batch(includeHeaders="true").columns)
+
+
 def test_several_topics_or_single_partitions_or_a_pattern_can_be_named() -> None:
     both = batch(subscribe="clicks, orders,clicks")
     one = parse_source_options({"bootstrap.servers": "b:1", "assign": '{"clicks": [1]}'}, is_stream=False)
@@ -233,6 +240,18 @@ MISTAKES = [
     (BATCH | {"takeover": "true"}, "The option takeover is for streams"),
     (BATCH | {"client.id": "é" * 16_384}, "of 16,384 characters. Kafka carries 32,767 bytes there. Nothing was read."),
     (BATCH | {"group.id": "g" * 32_768}, f"The option group.id is '{'g' * 40}…', of 32,768 characters."),
+]
+
+
+MISTAKES += [
+    (BATCH | {"columns": ""}, "The option columns names '', and there is no such column. Nothing was read. The"),
+    (BATCH | {"columns": "key,offset,KEY"}, "The option columns names key twice."),
+    (BATCH | {"columns": "timestmp"}, "Did you mean timestamp?"),
+    (BATCH | {"columns": "key", "includeHeaders": "true"}, "includeHeaders is true, but the option columns leaves out"),
+    (
+        BATCH | {"columns": "key", "value.format": "json", "value.schema": "a INT"},
+        "value.format is json, but the option columns leaves out value",
+    ),
 ]
 
 

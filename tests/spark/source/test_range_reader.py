@@ -21,7 +21,9 @@ from logmark.spark.source.range_reader import (
     COMPRESSED_BYTES_MIN,
     WINDOW_BYTES,
     Expansion,
+    connect_source,
     read_range,
+    read_ranges,
     split_windows,
 )
 from logmark.spark.source.ranges import Range
@@ -135,6 +137,31 @@ def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(
     with pytest.raises(raised, match=str(failure)):
         list(read_range(wanted, Range(TopicPartition("clicks", 0), 0, 10)))
     assert patience_s == now[0]
+
+
+def test_a_task_of_several_ranges_reads_them_in_order_with_one_client(
+    our_broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = our_broker.create_topic("clicks", partitions=3)
+    for number in range(3):
+        our_broker.produce(topic, map(str, range(20)), partition=number)
+    clients: list[Client] = []
+
+    def connect(options: SourceOptions) -> Client:
+        clients.append(connect_source(options))
+        return clients[-1]
+
+    monkeypatch.setattr("logmark.spark.source.range_reader.connect_source", connect)
+    ranges = [Range(TopicPartition(topic, number), 5 * number, 20) for number in (2, 0, 1)]
+
+    found = [
+        (row["partition"], row["offset"])
+        for batch in read_ranges(options(our_broker, topic), ranges)
+        for row in batch.select(["partition", "offset"]).to_pylist()
+    ]
+
+    assert [(number, offset) for number in (2, 0, 1) for offset in range(5 * number, 20)] == found
+    assert 1 == len(clients)
 
 
 def test_a_read_that_moves_on_is_not_abandoned_however_often_its_broker_goes_away(

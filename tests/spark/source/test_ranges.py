@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from logmark.names import TopicPartition
 from logmark.spark.source.data_loss import Loss, describe_losses, find_losses
 from logmark.spark.source.limits import Limits, share_records
-from logmark.spark.source.ranges import RECORDS_PER_TASK_MAX, Bounds, Range, split
+from logmark.spark.source.ranges import PACKED_RANGES_MAX, RECORDS_PER_TASK_MAX, Bounds, Range, pack, split
 
 P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))
 ranges = st.dictionaries(
@@ -60,6 +60,43 @@ def test_tasks_cover_the_ranges_exactly_once(
     assert all(0 < piece.stop - piece.first <= (most or RECORDS_PER_TASK_MAX) for piece in pieces)
     total = sum(stop - first for first, stop in whole.values())
     assert len(pieces) >= min(pieces_min or 0, total)
+
+
+@given(
+    st.lists(st.integers(1, 300_000), min_size=1, max_size=60),
+    st.none() | st.integers(1, 400_000),
+    st.none() | st.integers(1, 80),
+)
+def test_packed_tasks_read_the_pieces_in_order_and_keep_both_options(
+    lengths: list[int], most: int | None, tasks_min: int | None
+) -> None:
+    whole = {TopicPartition("clicks", number): (7, 7 + length) for number, length in enumerate(lengths)}
+    pieces = split(whole, records_max=most, pieces_min=tasks_min)
+
+    tasks = pack(pieces, records_max=most, tasks_min=tasks_min)
+
+    assert pieces == [piece for task in tasks for piece in task]
+    assert len(tasks) >= min(tasks_min or 8, len(pieces))
+    assert all(sum(piece.stop - piece.first for piece in task) <= (most or RECORDS_PER_TASK_MAX) for task in tasks)
+    assert all(len(task) <= PACKED_RANGES_MAX for task in tasks)
+
+
+def test_many_small_partitions_become_few_tasks() -> None:
+    small = {TopicPartition("clicks", number): (0, 500) for number in range(200)}
+    pieces = split(small, records_max=None, pieces_min=None)
+
+    assert 8 == len(pack(pieces, records_max=None, tasks_min=None))
+    assert 100 == len(pack(pieces, records_max=1000, tasks_min=None))
+    assert 200 == len(pack(pieces, records_max=None, tasks_min=200))
+    assert 200 == len(pack(pieces, records_max=None, tasks_min=1000))
+
+
+def test_partitions_that_are_worth_a_task_keep_one_each() -> None:
+    large = {TopicPartition("clicks", number): (0, 60_000) for number in range(20)}
+    few = {TopicPartition("clicks", number): (0, 5) for number in range(8)}
+
+    for whole, tasks in ((large, 20), (few, 8)):
+        assert tasks == len(pack(split(whole, records_max=None, pieces_min=None), records_max=None, tasks_min=None))
 
 
 def test_a_large_range_is_split_without_being_asked() -> None:

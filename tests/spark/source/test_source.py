@@ -1,13 +1,14 @@
 """Spark's side of the source, without Spark."""
 
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from logmark.client.answers import FetchedPartition
 from logmark.client.errors import (
@@ -27,6 +28,7 @@ from logmark.spark.source.data_source import DefaultSource, StreamReader
 from logmark.spark.source.options import SourceOptions, parse_source_options
 from logmark.spark.source.position import Position
 from logmark.spark.source.ranges import Range
+from logmark.spark.source.schemas import SCHEMA
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.clocks import start_on_first_pause, turn_clock
@@ -62,6 +64,23 @@ def test_a_process_of_spark_loads_no_more_than_the_source_needs() -> None:
     assert not {"logmark.spark.tables.table", "logmark.spark.pipelines", "deltalake", "pyarrow.compute"} & loaded, (
         "Spark starts a Python process for every stream, which waits for these imports"
     )
+
+
+def test_a_new_process_of_spark_reads_its_first_rows_without_pandas(our_broker: BrokerUnderTest) -> None:
+    topic = our_broker.create_topic("clicks")
+    our_broker.produce(topic, ["a", "b"])
+    read = (
+        "import sys; from logmark.spark.source.data_source import BatchReader; "
+        "from logmark.spark.source.options import parse_source_options; "
+        f"given = {{'bootstrap.servers': {our_broker.bootstrap_servers!r}, 'subscribe': {topic!r}}}; "
+        "reader = BatchReader(parse_source_options(given, is_stream=False)); "
+        "rows = [batch.num_rows for task in reader.partitions() for batch in reader.read(task)]; "
+        "print(rows, 'pandas' in sys.modules)"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
+
+    assert "[2] False" == ran.stdout.strip(), "a process whose task ended early is not used again"
 
 
 def test_spark_is_told_the_same_start_twice_though_the_end_moves_in_between(cluster: FakeCluster) -> None:
@@ -105,10 +124,67 @@ def test_a_batch_becomes_tasks_and_a_seek_becomes_none() -> None:
     end = start.batch(first={P0: 10}, next={P0: 30}, held={})
     stream = reader(maxRecordsPerPartition="10")
 
-    assert [Range(P0, 10, 20), Range(P0, 20, 30)] == [
+    assert [(Range(P0, 10, 20),), (Range(P0, 20, 30),)] == [
         task.value for task in stream.partitions(start.to_json(), end.to_json())
     ]
     assert [] == stream.partitions(start.to_json(), start.seek({P0: 5}, now_ms=1).to_json())
+
+
+def test_a_batch_that_an_earlier_version_planned_is_repeated_with_the_tasks_of_then() -> None:
+    topics = [TopicPartition("clicks", number) for number in range(40)]
+    of_then: dict[str, Any] = {"group": "billing", "q": "q", "g": 1}
+    of_then |= {"f": {"clicks": {str(one.partition): 0 for one in topics}}}
+    of_then |= {"t": {"clicks": {str(one.partition): 10 for one in topics}}}
+    of_now = Position.from_json(of_then).to_json()
+
+    repeated, planned = (reader().partitions({}, end) for end in (of_then, of_now))
+
+    assert [1] * 40 == [len(task.value) for task in repeated]
+    assert 8 == len(planned)
+    assert [Range(one, 0, 10) for one in topics] == sorted(part for task in planned for part in task.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"startingOffsets": "sometime"}, "startingOffsets is 'sometime'"),
+        ({"maxOffsetsPerTrigger": "-5"}, "maxOffsetsPerTrigger must be a whole number above 0"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
+        ({"kafka.ssl.ca.locaton": "x"}, "ssl.ca.locaton"),
+        ({"columns": "offset,vlaue"}, "there is no such column. Did you mean value?"),
+        ({"colums": "offset"}, "has no option colums. Did you mean columns?"),
+        ({"subscribe": "my topic"}, "no topic can be called that"),
+    ],
+)
+def test_a_wrong_value_is_an_error_at_load_before_there_is_a_query(given: dict[str, str], why: str) -> None:
+    with pytest.raises(UserError, match=re.escape(why)):
+        DefaultSource(STREAM | given).schema()
+
+
+def test_what_a_batch_read_takes_is_no_error_at_load_where_it_is_not_known_to_be_one() -> None:
+    for given in ({"startingOffsets": "latest"}, {"maxOffsetsPerTrigger": "5"}, {"endingOffsets": "latest"}):
+        assert SCHEMA == DefaultSource(STREAM | given).schema()
+
+
+def test_a_stream_that_cannot_be_read_says_why_at_the_first_question_and_not_before() -> None:
+    refused = DefaultSource(STREAM).streamReader(StructType([StructField("id", StringType())]))
+    refused.stop()
+
+    asks = (refused.initialOffset, refused.getDefaultReadLimit, lambda: refused.latestOffset({}, ReadAllAvailable()))
+    for ask in asks:
+        with pytest.raises(UserError, match=r"Leave out \.schema"):
+            ask()
+
+
+def test_a_read_has_the_columns_that_were_asked_for_and_makes_no_others() -> None:
+    some = DefaultSource(STREAM | {"columns": "offset, TimestampType,headers"})
+    typed = DefaultSource(
+        STREAM | {"columns": "partition,value", "value.format": "json", "value.schema": "id STRING"}
+    )
+
+    assert ["offset", "timestampType", "headers"] == some.schema().names
+    assert ["partition", "value", "error", "raw"] == typed.schema().names
+    assert typed.schema()["value"].dataType == StructType([StructField("id", StringType())])
 
 
 def test_a_reader_travels_to_the_executors_without_its_connection(cluster: FakeCluster) -> None:
@@ -146,9 +222,9 @@ def test_a_schema_of_the_users_own_is_an_error() -> None:
     other = StructType([StructField("value", StructType([]))])
 
     with pytest.raises(UserError, match="always gives the columns key, value, topic"):
-        DefaultSource(STREAM).streamReader(other)
+        DefaultSource(STREAM).streamReader(other).initialOffset()
     with pytest.raises(UserError, match="always gives the columns"):
-        DefaultSource({"includeHeaders": "true"}).reader(source.SCHEMA)
+        DefaultSource(STREAM | {"includeHeaders": "true"}).reader(SCHEMA)
 
 
 def away(cluster: FakeCluster) -> None:

@@ -287,6 +287,27 @@ def test_a_stream_that_may_lose_records_continues_at_the_first_that_is_left(
     assert 80 == _first_offset(tmp_path / "checkpoint", _last_batch(tmp_path / "checkpoint"), topic)
 
 
+def test_a_query_continues_from_a_checkpoint_of_the_first_form(
+    our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
+) -> None:
+    topic, checkpoint = our_broker.create_topic("clicks"), tmp_path / "checkpoint"
+    run = StreamRun(spark, our_broker, topic, checkpoint, startingOffsets="earliest")
+    our_broker.produce(topic, numbers(50))
+    assert 1 == run.to_the_end()
+    written = checkpoint / "offsets" / "0"
+    *head, line = written.read_text().splitlines()
+    offset = json.loads(line)
+    ours = offset.pop("~logmark")
+    first_form = {"f": ours["first"], "g": ours["generation"], "group": ours["group"], "i": ours["topic_ids"]}
+    written.write_text("\n".join([*head, json.dumps(first_form | {"q": ours["query"], "t": offset})]))
+    (checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
+    our_broker.produce(topic, numbers(10))
+
+    assert 1 == run.to_the_end()
+    assert {(topic, 0): 60} == our_broker.committed(our_broker.group("weekly"))
+    assert 50 == _first_offset(checkpoint, 1, topic)
+
+
 def _last_batch(checkpoint: Path) -> int:
     return max(int(file.name) for file in (checkpoint / "offsets").iterdir() if file.name.isdecimal())
 

@@ -49,8 +49,12 @@ def read_records(
 
     `options` win over the pipeline's.
     """
-    register_format(spark)
+    # Only here: pipelines are declared and listed without Spark.
+    from logmark.spark.source.schemas import check_options
+
     given = read_options(pipeline, version, brokers, options, topic=topic)
+    check_options(given)  # Spark would check the same, and wrap the error into one of its own
+    register_format(spark)
     return spark.readStream.format("logmark").options(**given).load()
 
 

@@ -1,12 +1,14 @@
 """Columns of records as Arrow, in exactly the types that Spark expects of its Kafka source."""
 
 import logging
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
 
 from logmark.names import TopicPartition
+from logmark.spark.source.column_selection import COLUMNS, HEADERS
 from logmark.wire.columns import Columns
 
 log = logging.getLogger(__name__)
@@ -18,18 +20,16 @@ _HEADERS = pa.list_(pa.field("element", _HEADER))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _MILLISECONDS_MAX = (2**63 - 1) // 1000  # Spark counts microseconds in 64 bits
-_SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", _TIMESTAMP),
-        ("timestampType", pa.int32()),
-    ]
-)
-_SCHEMA_WITH_HEADERS = _SCHEMA.append(pa.field("headers", _HEADERS))
+_FIELDS = {
+    "key": pa.field("key", pa.binary()),
+    "value": pa.field("value", pa.binary()),
+    "topic": pa.field("topic", pa.string()),
+    "partition": pa.field("partition", pa.int32()),
+    "offset": pa.field("offset", pa.int64()),
+    "timestamp": pa.field("timestamp", _TIMESTAMP),
+    "timestampType": pa.field("timestampType", pa.int32()),
+    "headers": pa.field("headers", _HEADERS),
+}
 
 
 class Times:
@@ -63,20 +63,40 @@ class Times:
         return held.cast(_MILLISECONDS).cast(_TIMESTAMP)
 
 
-def to_arrow(columns: Columns, partition: TopicPartition, times: Times | None = None) -> pa.RecordBatch:
-    """Return one batch of all the records, which shares the memory of the columns."""
+def to_arrow(
+    columns: Columns, partition: TopicPartition, times: Times | None = None, names: Sequence[str] | None = None
+) -> pa.RecordBatch:
+    """Return one batch of all the records with the columns of these names, which shares the memory of the records.
+
+    Without names it has all that were decoded.
+    """
+    if names is None:
+        names = COLUMNS if columns.header_key_offsets is None else (*COLUMNS, HEADERS)
+    arrays = [_column(name, columns, partition, times or Times()) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema(tuple(names)))
+
+
+@lru_cache(maxsize=2)
+def _schema(names: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([_FIELDS[name] for name in names])
+
+
+def _column(name: str, columns: Columns, partition: TopicPartition, times: Times) -> pa.Array:
     count = columns.count
-    arrays = [
-        _binary(pa.binary(), count, columns.key_validity, columns.key_offsets, columns.key_bytes),
-        _binary(pa.binary(), count, columns.value_validity, columns.value_offsets, columns.value_bytes),
-        *(column.slice(0, count) for column in _constants(partition, _rounded_up(count))),
-        _plain(pa.int64(), count, columns.offsets),
-        (times or Times()).of(columns, partition),
-        _plain(pa.int32(), count, columns.timestamp_types),
-    ]
-    if columns.header_key_offsets is None:
-        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
-    return pa.RecordBatch.from_arrays([*arrays, _headers(columns)], schema=_SCHEMA_WITH_HEADERS)
+    match name:
+        case "key":
+            return _binary(pa.binary(), count, columns.key_validity, columns.key_offsets, columns.key_bytes)
+        case "value":
+            return _binary(pa.binary(), count, columns.value_validity, columns.value_offsets, columns.value_bytes)
+        case "topic" | "partition":
+            return _constants(partition, _rounded_up(count))[name == "partition"].slice(0, count)
+        case "offset":
+            return _plain(pa.int64(), count, columns.offsets)
+        case "timestamp":
+            return times.of(columns, partition)
+        case "timestampType":
+            return _plain(pa.int32(), count, columns.timestamp_types)
+    return _headers(columns)
 
 
 def _rounded_up(count: int) -> int:
@@ -85,9 +105,15 @@ def _rounded_up(count: int) -> int:
 
 @lru_cache(maxsize=2)
 def _constants(partition: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
-    """Return the columns that say the same in every row, which all batches of a task share."""
-    topic, number = pa.scalar(partition.topic, pa.string()), pa.scalar(partition.partition, pa.int32())
-    return pa.repeat(topic, count), pa.repeat(number, count)
+    """Return the columns that say the same in every row, which all batches of a task share.
+
+    They are made from bytes: pyarrow imports pandas before it makes a scalar, which takes most of the time that a new
+    process needs for its first rows.
+    """
+    name = partition.topic.encode()
+    ends = array("i", range(0, len(name) * (count + 1), len(name)))
+    topics = _binary(pa.string(), count, None, ends, name * count)
+    return topics, _plain(pa.int32(), count, array("i", [partition.partition]) * count)
 
 
 def split_batch(batch: pa.RecordBatch, *, bytes_max: int = BYTES_PER_BATCH) -> Iterator[pa.RecordBatch]:

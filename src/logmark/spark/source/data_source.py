@@ -18,22 +18,12 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from logmark.client.client import Client
 from logmark.client.errors import ClientError
 from logmark.clock import SystemClock
 from logmark.errors import UserError
-from logmark.spark.ddl import parse_fields
 from logmark.spark.dead_letters import check_dead_letter_topic
 from logmark.spark.errors import GroupInUse, is_transient, to_spark_error
 from logmark.spark.sink.writer import batch_writer, stream_writer
@@ -41,13 +31,13 @@ from logmark.spark.source.batch_ranges import plan_batch_ranges
 from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.heartbeat import HeartbeatThread
 from logmark.spark.source.offset_maps import nest_by_topic
-from logmark.spark.source.option_names import is_true, split_options
-from logmark.spark.source.options import SourceOptions, dead_letter_topic, parse_source_options, value_schema
+from logmark.spark.source.options import SourceOptions, parse_source_options
 from logmark.spark.source.ownership import HEARTBEAT_EVERY_MS, is_on_this_machine
-from logmark.spark.source.position import Position
+from logmark.spark.source.position import Position, is_of_first_form
 from logmark.spark.source.query_tokens import make_load_token
-from logmark.spark.source.range_reader import connect_source, read_range
-from logmark.spark.source.ranges import Range, split
+from logmark.spark.source.range_reader import connect_source, read_ranges
+from logmark.spark.source.ranges import Range, pack, split
+from logmark.spark.source.schemas import check_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,32 +49,6 @@ IDLE_PAUSE_S = 0.1  # Spark asks an idle source 80 times a second
 IDLE_PAUSE_FIRST_S = 0.01  # right after a batch: whatever comes next comes soon
 STOP_TIMEOUT_S = 2.0
 ENDING_PATIENCE_S, ENDING_POLL_S = 10.0, 0.1  # a query that was just stopped may be about to say so
-
-SCHEMA = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-)
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-SCHEMA_WITH_HEADERS = StructType([*SCHEMA.fields, StructField("headers", ArrayType(_HEADER))])
-
-
-def typed_schema(plain: StructType, fields: StructType, *, with_refused: bool = True) -> StructType:
-    """Return the columns of a source with its value as these fields, and two columns for values that do not fit.
-
-    Without refused values, which are sent as dead letters, there are no such columns.
-    """
-    columns = [StructField("value", fields) if one.name == "value" else one for one in plain.fields]
-    if not with_refused:
-        return StructType(columns)
-    wrong = [StructField("error", StringType()), StructField("raw", BinaryType())]
-    return StructType([*columns, *wrong])
 
 
 class DefaultSource(DataSource):
@@ -100,21 +64,19 @@ class DefaultSource(DataSource):
         return "logmark"
 
     def schema(self) -> StructType:
-        ours, _ = split_options(self.options)  # at load() already, not when the query runs
-        plain = SCHEMA_WITH_HEADERS if is_true(ours, "includeHeaders") else SCHEMA
-        fields = value_schema(ours)
-        has_dead_letters = dead_letter_topic(ours) is not None
-        if fields is None:
-            return plain
-        return typed_schema(plain, parse_fields(fields, name="value.schema"), with_refused=not has_dead_letters)
+        return check_options(self.options)  # at load() already, not when the query runs
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _check_schema(schema, self.schema())
         return BatchReader(parse_source_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        _check_schema(schema, self.schema())
-        return StreamReader(parse_source_options(self.options, is_stream=True), self._load)
+        try:
+            _check_schema(schema, self.schema())
+            return StreamReader(parse_source_options(self.options, is_stream=True), self._load)
+        except UserError as error:
+            # Raised here, PySpark would hide it behind an error of its own: it stops a reader that it never got.
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return batch_writer(self.options, schema, overwrite=overwrite)
@@ -124,10 +86,10 @@ class DefaultSource(DataSource):
 
 
 class Task(InputPartition):
-    """What one task reads."""
+    """What one task reads: one range, or several small ones after each other."""
 
-    def __init__(self, range: Range) -> None:
-        super().__init__(range)
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        super().__init__(ranges)
 
 
 class BatchReader(DataSourceReader):
@@ -142,7 +104,8 @@ class BatchReader(DataSourceReader):
             ranges = plan_batch_ranges(client, options, now_ms=SystemClock().now_ms())
             _check_dead_letters(client, options, {partition.topic for partition in ranges})
         pieces = split(ranges, records_max=options.records_per_task_max, pieces_min=options.tasks_min)
-        return [Task(piece) for piece in pieces]
+        packed = pack(pieces, records_max=options.records_per_task_max, tasks_min=options.tasks_min)
+        return [Task(ranges) for ranges in packed]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition)
@@ -264,8 +227,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # By the end alone: it says where its batch begins, which for a seek is where it ends. The start says something
         # else where the first batch is repeated after a crash.
         after = Position.from_json(end)
-        pieces = split(after.ranges, records_max=self._options.records_per_task_max, pieces_min=self._options.tasks_min)
-        return [Task(piece) for piece in pieces]
+        options = self._options
+        pieces = split(after.ranges, records_max=options.records_per_task_max, pieces_min=options.tasks_min)
+        if is_of_first_form(end):
+            # The version of Logmark that planned this batch made a task of each piece, and a topic knows the rows that
+            # it has got already by their task.
+            return [Task((piece,)) for piece in pieces]
+        packed = pack(pieces, records_max=options.records_per_task_max, tasks_min=options.tasks_min)
+        return [Task(ranges) for ranges in packed]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition)
@@ -333,9 +302,31 @@ def _exit(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
+class RefusedReader(DataSourceStreamReader):
+    """Stands for a reader that cannot be made, and raises the reason at Spark's first question."""
+
+    def __init__(self, error: UserError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        raise self._error
+
+
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
     # Spark hands a partition without a value to a batch read that has nothing to read.
-    return read_range(options, partition.value) if partition.value is not None else iter(())
+    return read_ranges(options, partition.value) if partition.value is not None else iter(())
 
 
 def _check_dead_letters(client: Client, options: SourceOptions, reads: Collection[str]) -> None:

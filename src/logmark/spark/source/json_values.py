@@ -1,5 +1,7 @@
 """Values as typed columns: `value.format=json`."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as compute
 from pyspark.sql import types as spark
@@ -35,8 +37,11 @@ _WITH_OFFSETS = (Kind.STRING, Kind.BINARY, Kind.ARRAY, Kind.MAP)
 class JsonValues:
     """Turns the values of a task's records into columns; what does not fit is set apart with the reason."""
 
-    def __init__(self, schema: str, *, tombstones: Tombstones = Tombstones.ROWS) -> None:
-
+    def __init__(
+        self, schema: str, names: Sequence[str] | None = None, *, tombstones: Tombstones = Tombstones.ROWS
+    ) -> None:
+        """Take the schema of the values, and the columns that rows have, with value among them; all if not given."""
+        self._names = names
         self._tombstones = tombstones
         self._times = Times()
         fields = parse_fields(schema, name="value.schema")
@@ -73,7 +78,7 @@ class JsonValues:
     ) -> "tuple[pa.RecordBatch, pa.Array, list[tuple[int, str]]]":
         """Return the rows with typed values, the values as they came, and which of them were refused."""
 
-        plain = to_arrow(columns, partition, self._times)
+        plain = to_arrow(columns, partition, self._times, self._names)
         refused = self._root.decode(columns.value_bytes, columns.value_offsets, columns.value_validity)
         typed = _array(self._root, self._field.type)
         arrays = [typed if name == "value" else plain.column(name) for name in plain.schema.names]

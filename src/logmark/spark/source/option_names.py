@@ -22,7 +22,7 @@ NAMES = (
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
     "includeHeaders", "isolation.level", "waitForBroker", "partition.metadata.cache.ttl.ms", "metadata.max.age.ms",
     "client.id", "max.partition.fetch.bytes", "fetch.max.bytes", "fetchesInFlight", "value.format",
-    "value.schema", "deadLetters.topic", "deadLetters.pipeline", "takeover", "group.owner", "tombstones",
+    "value.schema", "deadLetters.topic", "deadLetters.pipeline", "takeover", "group.owner", "tombstones", "columns",
 )  # fmt: skip
 # Of these Spark's connector has the name without kafka. before it, and Kafka's clients the one with it.
 _KAFKAS = frozenset(

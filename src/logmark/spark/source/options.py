@@ -14,6 +14,7 @@ from logmark.client.connection import RESPONSE_BYTES_MAX
 from logmark.client.properties import Security
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.spark.source.column_selection import COLUMNS, HEADERS, parse_columns
 from logmark.spark.source.limits import DELAY_MAX_MS, Limits
 from logmark.spark.source.offset_specs import (
     EARLIEST,
@@ -30,7 +31,6 @@ from logmark.spark.source.option_names import (
     INT32_MAX,
     REFUSED,
     check_topic,
-    is_true,
     parse_choice,
     parse_count,
     parse_duration_ms,
@@ -84,7 +84,7 @@ class SourceOptions:
     limits: Limits = field(default_factory=Limits)
     records_per_task_max: int | None = None
     tasks_min: int | None = None
-    with_headers: bool = False
+    columns: tuple[str, ...] = COLUMNS
     value_schema: str | None = None  # of values that are JSON; None for bytes
     dead_letters: str | None = None  # the topic of records that do not fit the schema; None where they are rows too
     dead_letters_pipeline: str = ""
@@ -96,6 +96,11 @@ class SourceOptions:
     fetches_in_flight: int = 1
     client_id: str = "logmark-spark"
     client: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def with_headers(self) -> bool:
+        """Whether headers are to be decoded: for their column, or for dead letters."""
+        return HEADERS in self.columns or self.dead_letters is not None
 
     def wants(self, partition: TopicPartition) -> bool:
         """Return whether the user named this partition."""
@@ -139,7 +144,7 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
         limits=_limits(ours),
         records_per_task_max=parse_count(ours, "maxRecordsPerPartition"),
         tasks_min=parse_count(ours, "minPartitions", INT32_MAX),
-        with_headers=is_true(ours, "includeHeaders"),
+        columns=parse_columns(ours),
         value_schema=value_schema(ours),
         dead_letters=dead_letter_topic(ours),
         dead_letters_pipeline=ours.get("deadletters.pipeline") or ours.get("group.id") or "",

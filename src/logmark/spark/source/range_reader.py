@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from logmark.client.aborted_transactions import without_aborted
 from logmark.client.client import Client
@@ -43,25 +43,61 @@ def connect_source(options: SourceOptions, *, timeout_s: float = TIMEOUT_S) -> C
 
 
 def read_range(options: SourceOptions, wanted: Range) -> Iterator["pa.RecordBatch"]:
-    """Return every record of the range, in order, however often its broker goes away for less than the patience.
+    """Return every record of the range, as `read_ranges` does."""
+    return read_ranges(options, (wanted,))
+
+
+def read_ranges(options: SourceOptions, ranges: Sequence[Range]) -> Iterator["pa.RecordBatch"]:
+    """Return every record of the ranges, in order, however often a broker goes away for less than the patience.
 
     Records can expire after the batch was planned. Spark plans it once and for all, so what is left is read if the
     options allow to skip records; else this and every later attempt raises UserError.
     """
     keep_freed_buffers()
     with ExitStack() as held:
-        yield from _read_patiently(options, wanted, _layout(options, held))
+        laid_out = _layout(options, held)
+        connection = held.enter_context(_Connection(options))
+        for wanted in ranges:
+            yield from _read_patiently(options, wanted, laid_out, connection)
     freeze_gc()  # at the end of a task, when all that it needs is imported
 
 
-def _read_patiently(options: SourceOptions, wanted: Range, laid_out: "Layout") -> Iterator["pa.RecordBatch"]:
+class _Connection:
+    """A client for all ranges of a task; after an error the next attempt gets a new one."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._held = ExitStack()
+        self._client: Client | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def client(self) -> Client:
+        """Return the client, connected."""
+        if self._client is None:
+            self._client = self._held.enter_context(connect_source(self._options))
+        return self._client
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client = None
+        self._held.close()
+
+
+def _read_patiently(
+    options: SourceOptions, wanted: Range, laid_out: "Layout", connection: _Connection
+) -> Iterator["pa.RecordBatch"]:
     progress = _Progress(wanted.first)
     waits = _RetryWait(options.patience_s)
     while progress.at < wanted.stop:
         before = progress.at
         try:
             with ExitStack() as opened:
-                client = opened.enter_context(connect_source(options))
+                client = connection.client()
                 fetchers = [
                     opened.enter_context(
                         client.fetcher(
@@ -73,8 +109,10 @@ def _read_patiently(options: SourceOptions, wanted: Range, laid_out: "Layout") -
                 yield from _read(fetchers, wanted, progress, options, laid_out)
             return
         except OffsetOutOfRange as error:
+            connection.close()
             progress.at = _skip_lost(options, wanted, progress.at, error)
         except ClientError as error:
+            connection.close()
             if progress.at > before:
                 waits = _RetryWait(options.patience_s)
             waits.wait(wanted, error)
@@ -137,7 +175,7 @@ def _read(
                     window,
                     start=progress.at,
                     stop=stop,
-                    with_headers=options.with_headers or options.dead_letters is not None,
+                    with_headers=options.with_headers,
                     decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 )
                 expansion.saw(len(window), len(part.value_bytes) + len(part.key_bytes))
@@ -159,7 +197,7 @@ def _layout(options: SourceOptions, held: ExitStack) -> Layout:
     if options.value_schema is not None:
         from logmark.spark.source.json_values import JsonValues
 
-        values = JsonValues(options.value_schema, tombstones=options.tombstones)
+        values = JsonValues(options.value_schema, options.columns, tombstones=options.tombstones)
         if options.dead_letters is None:
             return values.to_arrow
         # Only here: only with a dead-letter topic.
@@ -174,11 +212,11 @@ def _layout(options: SourceOptions, held: ExitStack) -> Layout:
             patience_s=options.patience_s,
         )
         sender = held.enter_context(DeadLetterSender(target))
-        return ValidRows(values, sender, with_headers=options.with_headers).to_arrow
+        return ValidRows(values, sender).to_arrow
     # Only here: only without a schema for the values.
     from logmark.spark.source.arrow import Times, to_arrow
 
-    return partial(to_arrow, times=Times())
+    return partial(to_arrow, times=Times(), names=options.columns)
 
 
 class Expansion:

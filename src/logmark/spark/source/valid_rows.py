@@ -14,17 +14,16 @@ from logmark.wire.columns import Columns
 class ValidRows:
     """Typed rows of the values that fit; the others become dead letters, in the log before a row is handed on."""
 
-    def __init__(self, values: JsonValues, sender: DeadLetterSender, *, with_headers: bool) -> None:
+    def __init__(self, values: JsonValues, sender: DeadLetterSender) -> None:
         self._values = values
         self._sender = sender
-        self._with_headers = with_headers
 
     def to_arrow(self, columns: Columns, partition: TopicPartition) -> pa.RecordBatch:
         """Return the records that fit as one batch; the columns were decoded with headers."""
         rows, refused_values = self._values.split(columns, partition)
         if refused_values:
             self._sender.send(_make_dead_letters(columns, partition, refused_values, self._sender.target.pipeline))
-        return rows if self._with_headers else rows.drop_columns(["headers"])
+        return rows
 
 
 def _make_dead_letters(
