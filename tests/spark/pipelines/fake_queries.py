@@ -119,6 +119,7 @@ class FakeQueries:
             starts = {partition: found[partition].offset if partition in found else 0 for partition in partitions}
             query = f"{version.group}-{now_ms}-{version.number}"
             return first_position(group=version.group, query=query, now_ms=now_ms, found=found, starts=starts)
+        (position,) = position.sources
         if position.group != version.group:
             assert position.group == version.group_before, "a checkpoint of a third group"
             return position.adopt_into(version.group, found, now_ms=now_ms)

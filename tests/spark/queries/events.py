@@ -6,11 +6,12 @@ drops it. The third part comes a day later and closes every window.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 EPOCH = datetime(2026, 1, 5, 12, tzinfo=UTC)
 DELAY = "10 minutes"
 FIELDS = "kind STRING, id STRING, user STRING, amount INT, at TIMESTAMP"
@@ -91,9 +92,9 @@ def window_start(at_s: int, size_s: int) -> datetime:
     return datetime.fromtimestamp(epoch - epoch % size_s, UTC)
 
 
-def group_by(events: Iterable[Event], key: Any) -> dict[Any, list[Event]]:
+def group_by(events: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     """Return the events by a function of each."""
-    found: dict[Any, list[Event]] = {}
+    found: dict[Any, list[T]] = {}
     for one in events:
         found.setdefault(key(one), []).append(one)
     return found

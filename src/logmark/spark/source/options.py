@@ -31,6 +31,7 @@ from logmark.spark.source.option_names import (
     INT32_MAX,
     REFUSED,
     check_topic,
+    is_true,
     parse_choice,
     parse_count,
     parse_duration_ms,
