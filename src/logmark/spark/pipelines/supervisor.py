@@ -25,6 +25,7 @@ from logmark.spark.pipelines.replay.state import find_irrevocable_replay
 from logmark.spark.pipelines.restart_policy import RestartPolicy
 from logmark.spark.pipelines.stateful_operators import keeps_state
 from logmark.spark.pipelines.status import BatchMeter, RunState, RunStatus, write_status
+from logmark.spark.progress import DropWarnings, QueryBoard, describe_dropped
 from logmark.spark.source.offset_maps import format_offsets
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Supervisor:
         random: Callable[[], float],
         say: Callable[[str], None],
         next_step: NextStep = no_next_step,
+        board: QueryBoard | None = None,
     ) -> None:
         self.job = job
         self._spark = spark
@@ -72,6 +74,8 @@ class Supervisor:
         self._version: Version | None = None
         self._query: StreamingQuery | None = None
         self._meter = BatchMeter()
+        self._board = board or QueryBoard()
+        self._drop_warnings = DropWarnings()
         self._restarts = RestartPolicy()
         self._next_try_ms: int | None = None
         self._error: str | None = None
@@ -99,6 +103,7 @@ class Supervisor:
             batches=self._meter.batches,
             records=self._meter.records,
             rate=round(self._meter.rate(now_ms), 1),
+            dropped_rows=self._meter.dropped_rows,
             restarts=self._restarts.count,
             error=self._error,
             error_at_ms=self._error_ms,
@@ -140,7 +145,8 @@ class Supervisor:
         if not self._state.is_over:
             self._end(RunState.STOPPED)
             progress = self._describe_progress()
-            self._notify(f"stopped; {progress}" if progress else "stopped before its first batch was done")
+            said = f"stopped; {progress}" if progress else "stopped before its first batch was done"
+            self._notify(said + self._describe_dropped())
         self.write_status()
 
     def end_without_spark(self) -> None:
@@ -233,7 +239,10 @@ class Supervisor:
             self._handle_failure(classify_failure(str(failure), folder=self.job.folder))
         elif self._available_now:
             self._end(RunState.DONE)
-            self._notify(f"all is read: {self._meter.records:,} records in {_format_batches(self._meter.batches)}")
+            self._notify(
+                f"all is read: {self._meter.records:,} records in {_format_batches(self._meter.batches)}"
+                + self._describe_dropped()
+            )
         else:
             self._end(RunState.STOPPED)
             self._notify(f"somebody stopped its query; {self._describe_progress()}")
@@ -246,9 +255,18 @@ class Supervisor:
             return
         known = -1 if self._meter.last is None else self._meter.last.number
         reports = self._query.recentProgress if int(last["batchId"]) > known + 1 else [last]
-        if sum(self._meter.add(_progress_fields(report)) for report in reports):
+        if sum(self._add_report(_progress_fields(report)) for report in reports):
             self._has_restored_group = False
             self._restarts = self._restarts.after_batch()
+        if dropped := self._drop_warnings.due(self._meter.dropped_rows):
+            self._notify(describe_dropped(dropped))
+
+    def _add_report(self, report: dict[str, Any]) -> bool:
+        """Count the batch of a report; return whether it is a new one."""
+        is_new = self._meter.add(report)
+        if is_new:
+            self._board.add(self.name, report)
+        return is_new
 
     def _handle_failure(self, failure: Failure) -> None:
         self._query = None
@@ -317,6 +335,7 @@ class Supervisor:
     def _end(self, state: RunState) -> None:
         self._state = state
         self._query = None
+        self._board.remove(self.name)
         self._release_live_lock()
 
     def _release_live_lock(self) -> None:
@@ -332,6 +351,10 @@ class Supervisor:
             offsets = read_position(self._version.checkpoint, number).next
             return f"batch {number} is done, and the next offsets are {format_offsets(offsets)}"
         return f"batch {number} is done"
+
+    def _describe_dropped(self) -> str:
+        """Return how many late rows this run dropped, empty if none."""
+        return f"; {describe_dropped(self._meter.dropped_rows)}" if self._meter.dropped_rows else ""
 
     def _notify(self, message: str) -> None:
         self._say(f"{self.name}: {message}")
