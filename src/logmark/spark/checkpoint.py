@@ -76,6 +76,18 @@ def has_state(checkpoint: Path) -> bool:
     return (checkpoint / "state").is_dir()
 
 
+def has_watermark(checkpoint: Path) -> bool:
+    """Return whether the query drops late rows: whether its last planned batch ran with a watermark of event time."""
+    planned = planned_batch(checkpoint)
+    if planned is None:
+        return False
+    lines = (checkpoint / "offsets" / str(planned)).read_text().splitlines()
+    try:
+        return int(json.loads(lines[1]).get("batchWatermarkMs", 0)) > 0
+    except (IndexError, ValueError, TypeError, AttributeError):
+        return False
+
+
 def finished_position(checkpoint: Path) -> QueryPosition | None:
     """Return the position after the last batch; None if a planned batch was not committed, or none was planned."""
     planned = planned_batch(checkpoint)

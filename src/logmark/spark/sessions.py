@@ -39,11 +39,19 @@ JAVA_MIN = 17
 
 
 def session(
-    name: str = "logmark", *, master: str = "local[*]", memory: str = "1g", config: Mapping[str, str] | None = None
+    name: str = "logmark",
+    *,
+    master: str = "local[*]",
+    memory: str = "1g",
+    config: Mapping[str, str] | None = None,
+    progress: bool = True,
+    metrics: str | None = None,
 ) -> "SparkSession":
     """Return the running Spark session, or start a local one whose workers run this very Python.
 
-    `memory` is the driver's heap. `config` holds further Spark settings, which win over ours.
+    `memory` is the driver's heap. `config` holds further Spark settings, which win over ours. Unless `progress` is
+    false, the progress of streaming queries goes to the log (`report_progress`); `metrics` is an address, HOST:PORT,
+    at which Prometheus finds it.
     Raises UserError if there is no PySpark of version 4.2 or newer, or no Java of version 17 or newer.
     """
     check_spark()
@@ -83,6 +91,11 @@ def session(
             os.environ["SPARK_HOME"] = os.environ.get("SPARK_HOME") or _home()
         spark = builder.getOrCreate()
     register_format(spark)
+    if progress or metrics is not None:
+        # Only here: the listener imports PySpark, which is an extra.
+        from logmark.spark.progress_listener import report_progress
+
+        report_progress(spark, metrics=metrics)
     return spark
 
 

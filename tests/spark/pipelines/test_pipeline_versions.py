@@ -35,7 +35,7 @@ def test_a_version_whose_rows_were_not_kept_cannot_be_rolled_back_though_its_che
         offsets = job.home.checkpoint(number) / "offsets"
         offsets.mkdir(parents=True)
         position = batch({P0: 0}, {P0: 10}, UPSERT).position
-        (offsets / "0").write_text(f"v1\n{{}}\n{json.dumps(position.to_json())}")
+        (offsets / "0").write_text(f"v1\n{{}}\n{json.dumps(position.sources[0].to_json())}")
         count(table if number == 1 else version_path(table, number), query=f"q{number}")
 
     swap_in_version(table, 2)

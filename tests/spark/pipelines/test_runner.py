@@ -91,7 +91,7 @@ def test_the_well_finish_and_the_others_end_with_an_error_and_nothing_half_writt
 
     assert "well: all is read: 1 records in 1 batch" == scenario.last_words("well")
     assert scenario.last_words("nowhere").startswith("nowhere: There is no topic nowhere at ")
-    assert "has no option startingofsets. Did you mean startingOffsets?" in scenario.last_words("mistyped")
+    assert "has no option startingOfsets. Did you mean startingOffsets?" in scenario.last_words("mistyped")
     assert "has no committed offset for " in scenario.last_words("strict")
     assert "more" in scenario.last_words("unfit")
     assert "(CAST_INVALID_INPUT)" in scenario.last_words("failing")

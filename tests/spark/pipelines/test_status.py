@@ -1,6 +1,7 @@
 """The status of a run: what reports of progress mean, how fast it is, and the file that others read."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,26 @@ def test_records_are_offsets_that_were_read_whatever_else_a_report_holds(
 
     assert done is not None
     assert records == done.records
+
+
+def test_rows_that_the_watermark_drops_are_counted_over_all_operators_and_batches() -> None:
+    meter = BatchMeter()
+
+    operators = [{"numRowsDroppedByWatermark": 2}, {"numRowsDroppedByWatermark": 1}]
+    for number in (0, 1):
+        meter.add(report(number, 0, 5, stateOperators=operators))
+    meter.add(report(2, 0, 5, stateOperators=[{"operatorName": "stateStoreSave"}]))
+
+    assert (6, 0) == (meter.dropped_rows, meter.last.dropped_rows if meter.last else None)
+
+
+def test_a_status_of_an_earlier_version_has_dropped_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    fields = json.loads(json.dumps(asdict(STATUS)))
+    del fields["dropped_rows"], fields["batch"]["dropped_rows"]
+    path.write_text(json.dumps(fields))
+
+    assert STATUS == read_status(path)
 
 
 def test_a_report_of_an_idle_query_is_no_batch() -> None:

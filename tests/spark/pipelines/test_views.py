@@ -35,8 +35,8 @@ HOME = (
 )
 STATUS = RunStatus(
     state=RunState.FAILED, pid=7, version=1, since_ms=1, at_ms=2, batches=3, records=40, rate=1.5, restarts=2,
-    batch=FinishedBatch(number=3, records=10, duration_ms=20, at_ms=2), error="It failed.", error_at_ms=2,
-    next_try_at_ms=9,
+    batch=FinishedBatch(number=3, records=10, duration_ms=20, at_ms=2, dropped_rows=5), error="It failed.",
+    error_at_ms=2, next_try_at_ms=9, dropped_rows=7,
 )  # fmt: skip
 
 
@@ -64,8 +64,9 @@ def test_the_status_of_a_pipeline(tmp_path: Path) -> None:
     assert HOME + (
         '"failed", "lag": 5, "seconds": 1.5, "seconds_bound": 0.5, "seconds_method": "record", '
         '"dead_letters_topic": "billing.dead", "dead_letters": 6, "problem": null, "rate": 0.0, '
-        '"batch": {"number": 3, "records": 10, "duration_ms": 20, "at_ms": 2}, "batches": 3, "records": 40, '
-        '"restarts": 2, "error": "It failed.", "error_at_ms": 2, "next_try_at_ms": null, "since_ms": 1, "pid": null}'
+        '"batch": {"number": 3, "records": 10, "duration_ms": 20, "at_ms": 2, "dropped_rows": 5}, "batches": 3, '
+        '"records": 40, "dropped_rows": 7, "restarts": 2, '
+        '"error": "It failed.", "error_at_ms": 2, "next_try_at_ms": null, "since_ms": 1, "pid": null}'
     ) == json.dumps(view_status(home, home.record(), lag).to_json())
 
 
@@ -75,7 +76,8 @@ def test_the_status_of_a_pipeline_that_never_ran_and_whose_lag_is_unknown(tmp_pa
     assert HOME + (
         '"never ran", "lag": null, "seconds": null, "dead_letters_topic": "billing.dead", "dead_letters": null, '
         '"problem": "Nobody answered.", "rate": null, "batch": null, "batches": null, "records": null, '
-        '"restarts": null, "error": null, "error_at_ms": null, "next_try_at_ms": null, "since_ms": null, "pid": null}'
+        '"dropped_rows": null, "restarts": null, '
+        '"error": null, "error_at_ms": null, "next_try_at_ms": null, "since_ms": null, "pid": null}'
     ) == json.dumps(view_status(home, home.record(), PipelineLag(problem="Nobody answered.")).to_json())
 
 

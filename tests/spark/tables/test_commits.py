@@ -246,7 +246,7 @@ def plan(checkpoint: Path, number: int, first: Offsets, end: Offsets, *, generat
     """Spark plans a batch with this number; as the table is told of it."""
     (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
     position = batch(first, end, generation=generation).position
-    (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(position.to_json())}")
+    (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(position.sources[0].to_json())}")
     return read_batch(checkpoint, number, Rules())
 
 

@@ -20,6 +20,7 @@ from logmark.cli.remedies import describe_pipeline_error, next_step
 from logmark.cli.tables import print_json, say
 from logmark.client.client import Client
 from logmark.errors import LogmarkError, UserError
+from logmark.offsets.monitor.metrics_server import parse_listen
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.pipeline_files import import_folders, load_with_spark, own_modules, ship_by_value
 from logmark.spark.pipelines.program import StopSignals
@@ -58,6 +59,9 @@ def run(
         bool,
         typer.Option("--takeover", help="Take a group from another query that has it: that one ends, ours resumes."),
     ] = False,
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here; none for nobody.")
+    ] = "none",
     master: Master = "local[*]",
     conf: Conf = None,
     package: Package = None,
@@ -68,6 +72,7 @@ def run(
     cluster.refuse_writing()
     check_spark()
     check_java()
+    listen = parse_listen(metrics)
     root = home_root(home)
     log_file = root / "spark.log"
     with contextlib.ExitStack() as stack:
@@ -99,7 +104,8 @@ def run(
         display = show_bars if available_now else show_board if sys.stderr.isatty() else show_lines
         watch, write = stack.enter_context(display(clients))
         runner = PipelineRunner(
-            jobs, spark(), available_now=available_now, say=write, next_step=next_step, takeover=takeover
+            jobs, spark(), available_now=available_now, say=write, next_step=next_step, takeover=takeover,
+            metrics=listen,
         )
         is_well = runner.run(count_stops=stops.count, watch=watch)
     if output is OutputFormat.JSON:

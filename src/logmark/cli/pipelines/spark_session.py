@@ -79,7 +79,7 @@ def start_spark(
         # One pipeline's long batch must not keep the others waiting.
         config = {"spark.scheduler.mode": "FAIR"} | shipped | settings
         with _redirect_stderr(log_file):
-            spark = session(name, master=master, config=config)
+            spark = session(name, master=master, config=config, progress=False)
         handler = logging.FileHandler(log_file)
         logging.getLogger().addHandler(handler)
         try:

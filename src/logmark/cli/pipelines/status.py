@@ -116,6 +116,8 @@ def _print(view: PipelineStatusView) -> None:
         ("last batch", None if last is None else format_batch(last, now_ms)),
         ("restarts", None if last is None else last.restarts),
     ]
+    if last is not None and last.dropped_rows:
+        rows.append(("late rows", f"at least {last.dropped_rows:,} dropped by the watermark in the last run"))
     if view.dead_letters_topic is not None:
         number = "unknown" if lag.dead_letters is None else f"{lag.dead_letters:,}"
         rows.append(("dead letters", f"{number} in {view.dead_letters_topic}"))

@@ -37,7 +37,8 @@ _TRANSIENT_IN_CODE = frozenset(
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 # A condition of Spark with its state in SQL: 21 to 23 are about data, 42 and 0A about what was asked for.
-_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+?) SQLSTATE: (\w{5})", re.DOTALL)
+# One may hold another, as STREAM_FAILED holds why: the inner one is meant.
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ((?:(?!\[[A-Z][A-Z0-9_.]+\] ).)+?) SQLSTATE: (\w{5})", re.DOTALL)
 _CALLED = re.compile(r'^"[^"\n]+" was called from\n(.+):(\d+)$', re.MULTILINE)
 _SQL = re.compile(r"^== SQL \(.*\) ==\n(.+)$", re.MULTILINE)
 _OF_EXPRESSIONS = ("21", "22", "23", "42", "0A", "38000")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from logmark.errors import UserError
 from logmark.escaping import escape
+from logmark.offsets.monitor.metrics_server import parse_listen
 from logmark.spark.pipelines.declaration import PipelineDeclaration
 from logmark.spark.pipelines.job import make_job
 from logmark.spark.pipelines.pipeline_files import ship_pipelines
@@ -39,7 +40,9 @@ def run_program(pipelines: Sequence[PipelineDeclaration], arguments: Sequence[st
         ship_pipelines(pipelines)
         spark = _find_spark(pipelines[0].name)
         with StopSignals() as stops:
-            runner = PipelineRunner(jobs, spark, available_now=given.available_now, say=_say)
+            runner = PipelineRunner(
+                jobs, spark, available_now=given.available_now, say=_say, metrics=parse_listen(given.metrics)
+            )
             is_well = runner.run(count_stops=stops.count)
         spark.stop()
     except UserError as error:
@@ -74,7 +77,7 @@ class StopSignals:
 def _find_spark(name: str) -> "SparkSession":
     """Return the Spark that spark-submit has set up, else a local one."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return session(name)
+        return session(name, progress=False)  # the run reports the progress of its pipelines itself
     # Only here: a PySpark that is missing or too old raises an error of ours in `session`.
     from pyspark.sql import SparkSession
 
@@ -93,6 +96,7 @@ def _say(message: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run the pipeline of this file.")
     parser.add_argument("--available-now", action="store_true", help="read all there is now, then stop")
+    parser.add_argument("--metrics", metavar="HOST:PORT", default="none", help="serve metrics for Prometheus here")
     parser.add_argument("--home", metavar="DIR", help="the folder with the homes of pipelines; or LOGMARK_PIPELINES")
     parser.add_argument("--bootstrap-servers", "-b", metavar="HOST:PORT,...", help="the cluster")
     parser.add_argument("--context", metavar="NAME", help="the cluster, by its name in your settings")

@@ -11,6 +11,7 @@ from typing import Any
 
 from logmark.errors import UserError
 from logmark.spark.pipelines.home import write_file
+from logmark.spark.progress import count_dropped
 from logmark.spark.source.position import Position
 
 _BATCHES_MAX = 10
@@ -64,12 +65,16 @@ _TRANSITIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedBatch:
-    """A committed batch: its number in the checkpoint, how many offsets it read, and when it ended."""
+    """A committed batch: its number in the checkpoint, how many offsets it read, and when it ended.
+
+    `dropped_rows` counts the rows that came after the watermark, at least: Spark may have combined some of them first.
+    """
 
     number: int
     records: int
     duration_ms: int
     at_ms: int
+    dropped_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,7 @@ class RunStatus:
     batches: int = 0
     records: int = 0
     rate: float = 0.0
+    dropped_rows: int = 0
     restarts: int = 0
     error: str | None = None
     error_at_ms: int | None = None
@@ -117,6 +123,7 @@ class BatchMeter:
     def __init__(self) -> None:
         self.batches = 0
         self.records = 0
+        self.dropped_rows = 0
         self.last: FinishedBatch | None = None
         self._recent: deque[FinishedBatch] = deque(maxlen=_BATCHES_MAX)
 
@@ -132,6 +139,7 @@ class BatchMeter:
         self.last = done
         self.batches += 1
         self.records += done.records
+        self.dropped_rows += done.dropped_rows
         self._recent.append(done)
         return True
 
@@ -156,6 +164,7 @@ def parse_progress(progress: Mapping[str, Any]) -> FinishedBatch | None:
         records=sum(_records(source) for source in progress.get("sources", ())),
         duration_ms=duration_ms,
         at_ms=started_ms + duration_ms,
+        dropped_rows=count_dropped(progress),
     )
 
 

@@ -26,6 +26,7 @@ from logmark.spark.pipelines.replay.state import find_irrevocable_replay
 from logmark.spark.pipelines.restart_policy import RestartPolicy
 from logmark.spark.pipelines.stateful_operators import keeps_state
 from logmark.spark.pipelines.status import BatchMeter, RunState, RunStatus, write_status
+from logmark.spark.progress import DropWarnings, QueryBoard, describe_dropped
 from logmark.spark.source.offset_maps import format_offsets
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Supervisor:
         say: Callable[[str], None],
         next_step: NextStep = no_next_step,
         takeover: bool = False,
+        board: QueryBoard | None = None,
     ) -> None:
         self.job = job
         self._spark = spark
@@ -76,6 +78,8 @@ class Supervisor:
         self._version: Version | None = None
         self._query: StreamingQuery | None = None
         self._meter = BatchMeter()
+        self._board = board or QueryBoard()
+        self._drop_warnings = DropWarnings()
         self._restarts = RestartPolicy()
         self._next_try_ms: int | None = None
         self._error: str | None = None
@@ -117,6 +121,7 @@ class Supervisor:
             batches=self._meter.batches,
             records=self._meter.records,
             rate=round(self._meter.rate(now_ms), 1),
+            dropped_rows=self._meter.dropped_rows,
             restarts=self._restarts.count,
             error=self._error,
             error_at_ms=self._error_ms,
@@ -302,7 +307,10 @@ class Supervisor:
             self._handle_failure(classify_failure(str(failure), folder=self.job.folder))
         elif self._available_now:
             self._end(RunState.DONE)
-            self._notify(f"all is read: {self._meter.records:,} records in {_format_batches(self._meter.batches)}")
+            self._notify(
+                f"all is read: {self._meter.records:,} records in {_format_batches(self._meter.batches)}"
+                + self._describe_dropped()
+            )
         else:
             self._end(RunState.STOPPED)
             self._notify(f"somebody stopped its query; {self._describe_progress()}")
@@ -316,9 +324,18 @@ class Supervisor:
         self._takeover = False  # it has the group now, and may lose it to another query that was told to take it
         known = -1 if self._meter.last is None else self._meter.last.number
         reports = self._query.recentProgress if int(last["batchId"]) > known + 1 else [last]
-        if sum(self._meter.add(_progress_fields(report)) for report in reports):
+        if sum(self._add_report(_progress_fields(report)) for report in reports):
             self._has_restored_group = False
             self._restarts = self._restarts.after_batch()
+        if dropped := self._drop_warnings.due(self._meter.dropped_rows):
+            self._notify(describe_dropped(dropped))
+
+    def _add_report(self, report: dict[str, Any]) -> bool:
+        """Count the batch of a report; return whether it is a new one."""
+        is_new = self._meter.add(report)
+        if is_new:
+            self._board.add(self.name, report)
+        return is_new
 
     def _handle_failure(self, failure: Failure) -> None:
         self._query = None
@@ -390,6 +407,7 @@ class Supervisor:
     def _end(self, state: RunState) -> None:
         self._enter(state)
         self._query = None
+        self._board.remove(self.name)
         self._release_live_lock()
 
     def _release_live_lock(self) -> None:
@@ -408,7 +426,12 @@ class Supervisor:
 
     def _describe_stop(self) -> str:
         progress = self._describe_progress()
-        return f"stopped; {progress}" if progress else "stopped before its first batch was done"
+        said = f"stopped; {progress}" if progress else "stopped before its first batch was done"
+        return said + self._describe_dropped()
+
+    def _describe_dropped(self) -> str:
+        """Return how many late rows this run dropped, empty if none."""
+        return f"; {describe_dropped(self._meter.dropped_rows)}" if self._meter.dropped_rows else ""
 
     def _notify(self, message: str) -> None:
         self.last_message = f"{self.name}: {message}"

@@ -84,6 +84,7 @@ class PipelineStatusView:
             "batch": None if last is None or last.batch is None else asdict(last.batch),
             "batches": None if last is None else last.batches,
             "records": None if last is None else last.records,
+            "dropped_rows": None if last is None else last.dropped_rows,
             "restarts": None if last is None else last.restarts,
             "error": None if last is None else last.error,
             "error_at_ms": None if last is None else last.error_at_ms,

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.spark.checkpoint import planned_batch
 from logmark.spark.errors import BuildInterrupted, FailureKind
 from logmark.spark.pipelines.declaration import Table, Version, side_topic_name, version_group
-from logmark.spark.pipelines.failures import classify_failure
+from logmark.spark.pipelines.failed_record import describe_failed_record
+from logmark.spark.pipelines.failures import Failure, classify_failure
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.query import start_query
 from logmark.spark.source.cluster import find_partitions, read_bounds
@@ -89,11 +91,24 @@ def run_version(
             report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))
     except StreamingQueryException as error:
         failure = classify_failure(str(error), folder=job.folder)
-        raise (BuildInterrupted if failure.kind is FailureKind.TRANSIENT else UserError)(failure.message) from None
+        if failure.kind is FailureKind.TRANSIENT:
+            raise BuildInterrupted(failure.message) from None
+        raise UserError(_describe_failure(job, version, spark, failure)) from None
     finally:
         if query.isActive:
             query.stop()
     report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))
+
+
+def _describe_failure(job: Job, version: Version, spark: "SparkSession", failure: Failure) -> str:
+    """Return why the build of a version failed for good: with the batch and the record, if it was the user's code."""
+    batch = planned_batch(version.checkpoint)
+    if not failure.is_of_code or batch is None:
+        return failure.message
+    record = describe_failed_record(
+        job.pipeline, version, spark, job.brokers, failure=failure.message, folder=job.folder
+    )
+    return " ".join([failure.message, f"It failed in batch {batch} of the new version.", record]).rstrip()
 
 
 def build_version(

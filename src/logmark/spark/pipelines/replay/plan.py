@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.reset.targets import ToEarliest, ToLatest
-from logmark.spark.checkpoint import has_state, planned_batch
+from logmark.spark.checkpoint import has_state, has_watermark, planned_batch
 from logmark.spark.errors import MissingOlderRecords, MissingRecordIds, ReplayHasNoEnd, ReplayNeedsRebuild
 from logmark.spark.pipelines.declaration import Table, Topic
 from logmark.spark.pipelines.job import Job
@@ -126,6 +126,11 @@ def plan_version(
     dropped = sum(starts.values()) if kind is ReplayKind.SWAP and isinstance(job.pipeline.sink, Table) else 0
     if dropped:
         notes.append(f"{dropped:,} older records are not read: the new table lacks the rows made of them.")
+    if is_stateful and has_watermark(job.home.checkpoint(job.home.record().live)):
+        notes.append(
+            "The replay may count rows that were late the first time: they are late only if the watermark has passed "
+            "them when they are read, and it depends on how the records fall into batches."
+        )
     if isinstance(job.pipeline.sink, Topic):
         notes += _expired_note(client, job.pipeline.sink.name)
     return VersionPlan(
