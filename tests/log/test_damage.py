@@ -433,6 +433,26 @@ def test_a_lost_page_costs_no_more_after_a_crash_than_an_index_interval(driver: 
     assert "what follows them is" in str(damage)
 
 
+@pytest.mark.parametrize("first", [4, 2, 0], ids=["a batch", "several batches", "all that was flushed"])
+def test_damage_below_the_recovery_point_costs_nothing_that_the_wal_has(driver: LogDriver, first: int) -> None:
+    partition = driver.create()
+    for number in range(10):
+        driver.append(partition, b"%d" % number)
+        if number == 4:
+            driver.finish(partition)
+    driver.stop(clean=False)
+    path = driver.folder() / "00000000000000000000.log"
+    assert not path.with_suffix(".index").read_bytes(), "no entry of the index leads past the damage"
+    size = batches.read_header(path.read_bytes()).size
+    wipe(driver, first * size, 5 * size)
+
+    for clean in (False, True, False):
+        again = driver.reopen(clean=clean)
+
+        assert {number: b"%d" % number for number in (*range(first), *range(5, 10))} == read_each(again)
+        assert 10 == again.log_end_offset
+
+
 def test_entries_of_records_that_a_recovery_has_cut_do_not_stay_in_the_index(driver: LogDriver) -> None:
     partition = driver.create(config=INDEXED)
     for number in range(10):

@@ -249,8 +249,7 @@ class Replay:
             if is_whole:
                 replay.remove_strays(point, runs)
             recovered[key] = Recovered(point.offset, replay.run(point, runs, cut_tail=is_whole), is_whole)
-            if not is_whole:
-                replay.index(runs)
+            replay.index(runs)
         return recovered
 
     def _partitions(self) -> Iterator[tuple[bytes, str, RecoveryPoint, list[Run]]]:
@@ -337,8 +336,9 @@ class _PartitionReplay:
     def index(self, runs: list[Run]) -> None:
         """Name the first batch of each run in the offset index of its segment.
 
-        Where a damaged entry has left a hole, the scan for damage then finds the batch that follows it. Not synced:
-        the load that scans rebuilds the index, and a crash before that repeats the recovery.
+        The scan for damage then finds them behind a damaged batch below the recovery point, and behind the hole that a
+        damaged entry has left. Not synced: the load that scans rebuilds the index, and a crash before that repeats the
+        recovery.
         """
         indexes: dict[int, OffsetIndex] = {}
         for run in runs:
@@ -346,10 +346,14 @@ class _PartitionReplay:
             if header is None:
                 continue
             base = run.segment_base
-            index = indexes.get(base) or OffsetIndex(base, self._read_index(base))
-            # A run that goes back has replaced what was there.
-            indexes[base] = index.below(run.position)
-            indexes[base].append(header.last_offset, run.position)
+            index = indexes.get(base)
+            if index is None:
+                index = OffsetIndex(base, self._read_index(base))
+            if index.at_or_behind(run.position) is not None:
+                # A run that goes back has replaced what was there.
+                index = index.below(run.position)
+            index.append(header.last_offset, run.position)
+            indexes[base] = index
         for base, index in indexes.items():
             self._files.write(f"{self._folder}/{file_name(base, INDEX)}", index.data, sync=False)
 
