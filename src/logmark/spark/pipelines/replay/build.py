@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.errors import BuildInterrupted, FailureKind
+from logmark.spark.errors import (
+    BuildFailed,
+    BuildInterrupted,
+    FailureKind,
+    StateIncompatible,
+    StateUnreadable,
+    VersionOutdated,
+)
 from logmark.spark.pipelines.declaration import Table, Version, side_topic_name, version_group
-from logmark.spark.pipelines.failures import classify_failure
+from logmark.spark.pipelines.failures import Failure, classify_failure
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.query import start_query
 from logmark.spark.source.cluster import find_partitions, read_bounds
@@ -75,7 +82,8 @@ def run_version(
 ) -> None:
     """Let the version read all there is now, or all before `stops`.
 
-    Raises BuildInterrupted after a transient failure of its query, and UserError after a permanent one.
+    Raises BuildInterrupted after a transient failure of its query, BuildFailed after an unknown one, and UserError
+    after a permanent one.
     """
     # Only here: commands plan replays, and read-only ones list versions, without Spark.
     from pyspark.errors import StreamingQueryException
@@ -88,12 +96,22 @@ def run_version(
         while not query.awaitTermination(_POLL_EVERY_S):  # type: ignore[arg-type]
             report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))
     except StreamingQueryException as error:
-        failure = classify_failure(str(error), folder=job.folder)
-        raise (BuildInterrupted if failure.kind is FailureKind.TRANSIENT else UserError)(failure.message) from None
+        raise _build_error(classify_failure(str(error), folder=job.folder)) from None
     finally:
         if query.isActive:
             query.stop()
     report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))
+
+
+def _build_error(failure: Failure) -> UserError:
+    """Return the error with which the build of a version ends: its class says whether another try may resume it."""
+    if failure.exception in (StateIncompatible, StateUnreadable):
+        return VersionOutdated(
+            f"{failure.message} The version that is being built cannot be finished with this code. Abandon the "
+            "replay, and start it again to build the version from the beginning."
+        )
+    error = {FailureKind.TRANSIENT: BuildInterrupted, FailureKind.UNKNOWN: BuildFailed}.get(failure.kind, UserError)
+    return error(failure.message)
 
 
 def build_version(
