@@ -150,6 +150,21 @@ def test_a_pipeline_that_runs_is_remembered_locked_and_shown(driver: SupervisorD
     assert ["billing"] == driver.spark.pools, "a long batch of one pipeline would hold up the others"
 
 
+def test_a_setting_that_the_checkpoint_overrules_is_told_at_the_start(driver: SupervisorDriver) -> None:
+    driver.checkpoint(planned=1, finished=1)
+    offsets = driver.home.checkpoint(1) / "offsets" / "0"
+    offsets.write_text(offsets.read_text().replace("{}", '{"conf": {"spark.sql.shuffle.partitions": "2"}}', 1))
+    conf = {"spark.sql.shuffle.partitions": 8, "spark.sql.ansi.enabled": False}
+    driver.job = replace(driver.job, pipeline=replace(driver.pipeline, conf=conf))
+    driver.supervisor().poll()
+
+    assert [
+        "billing: version 1 runs as group billing",
+        "billing: version 1 keeps spark.sql.shuffle.partitions=2, with which it began; a replay builds a new version "
+        "with the setting of now",
+    ] == driver.said
+
+
 def test_no_batch_is_missed_between_two_looks(driver: SupervisorDriver) -> None:
     supervisor = driver.supervisor()
     supervisor.poll()

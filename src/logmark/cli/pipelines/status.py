@@ -103,6 +103,9 @@ def _print(view: PipelineStatusView) -> None:
         ("last batch", None if last is None else format_batch(last, now_ms)),
         ("restarts", None if last is None else last.restarts),
     ]
+    if lag.restored_at_ms is not None:
+        at = format_time(lag.restored_at_ms)
+        rows.append(("group moved", f"by somebody; the pipeline keeps state and restored its offsets ({at})"))
     if view.dead_letters_topic is not None:
         number = "unknown" if lag.dead_letters is None else f"{lag.dead_letters:,}"
         rows.append(("dead letters", f"{number} in {view.dead_letters_topic}"))

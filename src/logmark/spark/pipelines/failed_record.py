@@ -23,6 +23,7 @@ from logmark.spark.errors import find_message
 from logmark.spark.pipelines.declaration import PipelineDeclaration, Version
 from logmark.spark.pipelines.failures import classify_failure
 from logmark.spark.pipelines.query import Brokers
+from logmark.spark.pipelines.settings import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +40,7 @@ _SAME = re.compile(r"(?<=failed: )\w+|(?<=asks for \()[A-Z_.]+|[^(]+, line \d+")
 # Options about the start of a stream and the size of its batches; a part of a batch has its own start and end.
 _OF_STREAMS = (
     "subscribe", "assign", "starting", "ending", "group", "auto.offset.reset", "maxoffsets", "maxbytes", "minoffsets",
-    "maxtrigger", "deadletters", "failondataloss",
+    "maxtrigger", "deadletters", "failondataloss", "stateful",
 )  # fmt: skip
 # Each of them writes a page for every part that fails.
 _LOGGERS = (
@@ -176,7 +177,8 @@ def failed_ranges(checkpoint: Path) -> Ranges:
 
 
 def make_part_rows(pipeline: PipelineDeclaration, spark: "SparkSession", brokers: Brokers, part: Ranges) -> "DataFrame":
-    """Return what `transform` makes of these records alone."""
+    """Return what `transform` makes of these records alone, in the pipeline's own session."""
+    spark = open_session(pipeline, spark)
     kept = {name: value for name, value in pipeline.options.items() if not _is_of_streams(name)}
     options = brokers.options() | kept
     options |= {

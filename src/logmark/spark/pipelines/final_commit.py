@@ -9,7 +9,7 @@ import contextlib
 from logmark.client.client import Client
 from logmark.errors import LogmarkError
 from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.spark.checkpoint import finished_position
+from logmark.spark.checkpoint import finished_position, has_state
 from logmark.spark.pipelines.declaration import PipelineDeclaration, Version
 from logmark.spark.pipelines.query import Brokers, read_options
 from logmark.spark.source.options import parse_source_options
@@ -26,10 +26,10 @@ def commit_stopped_query(pipeline: PipelineDeclaration, version: Version, broker
         if position is not None and position.group == version.group:
             options = parse_source_options(read_options(pipeline, version, brokers, {}), is_stream=True)
             with connect_source(options, timeout_s=_TIMEOUT_S) as client:
-                commit_position(client, position)
+                commit_position(client, position, is_stateful=has_state(version.checkpoint))
 
 
-def commit_position(cluster: Client, position: Position) -> bool:
+def commit_position(cluster: Client, position: Position, *, is_stateful: bool | None = None) -> bool:
     """Commit the position as its query would; return False if there is nothing to commit or the group was moved."""
     committed = cluster.committed(position.group, list(position.next))
     found = {
@@ -38,5 +38,7 @@ def commit_position(cluster: Client, position: Position) -> bool:
     verdict = compare_with_group(position, found, held=position.possible_commits())
     if not isinstance(verdict, GroupUnmoved) or not verdict.commit:
         return False
-    cluster.commit(position.group, position.commits(verdict.commit))
+    restored = [one.mark.restored_ms for one in found.values() if one.mark and one.mark.restored_ms is not None]
+    commits = position.commits(verdict.commit, is_stateful=is_stateful, restored_ms=max(restored, default=None))
+    cluster.commit(position.group, commits)
     return True

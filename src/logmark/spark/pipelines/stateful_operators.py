@@ -22,10 +22,15 @@ def keeps_state(frame: "DataFrame") -> bool:
 
 def list_stateful_operators(frame: "DataFrame") -> list[str]:
     """Return the names of the plan's nodes that keep state, from the last to the first."""
+    return [str(node.nodeName()) for node in list_stateful_nodes(frame)]
+
+
+def list_stateful_nodes(frame: "DataFrame") -> list[Any]:
+    """Return the plan's nodes that keep state, from the last to the first."""
     return list(_stateful_nodes(frame._jdf.queryExecution().analyzed()))
 
 
-def _stateful_nodes(plan: Any) -> Iterator[str]:
+def _stateful_nodes(plan: Any) -> Iterator[Any]:
     if not plan.isStreaming():
         return
     children = plan.children()
@@ -34,6 +39,6 @@ def _stateful_nodes(plan: Any) -> Iterator[str]:
     # A join with a static table looks up rows; a join of two streams waits for rows of the other side.
     is_stream_join = name == "Join" and all(child.isStreaming() for child in below)
     if name in _STATEFUL or name.startswith("TransformWithState") or is_stream_join:
-        yield name
+        yield plan
     for child in below:
         yield from _stateful_nodes(child)

@@ -23,6 +23,7 @@ from logmark.spark.pipelines.replay.fence import restore_group
 from logmark.spark.pipelines.replay.runner import rebuild_live_version
 from logmark.spark.pipelines.replay.state import find_irrevocable_replay
 from logmark.spark.pipelines.restart_policy import FailureStreak, RestartPolicy
+from logmark.spark.pipelines.settings import find_ineffective_settings
 from logmark.spark.pipelines.stateful_operators import keeps_state
 from logmark.spark.pipelines.status import BatchMeter, RunState, RunStatus, write_status
 from logmark.spark.source.offset_maps import format_offsets
@@ -185,6 +186,11 @@ class Supervisor:
         if self._version is None or self._version.number != version.number:
             self._meter.reset()
             self._notify(f"version {version.number} runs as group {version.group}")
+            for name, value in find_ineffective_settings(job.pipeline, version.checkpoint).items():
+                self._notify(
+                    f"version {version.number} keeps {name}={value}, with which it began; a replay builds a new "
+                    "version with the setting of now"
+                )
         self._version = version
         self._state = RunState.RUNNING
 

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from logmark.client.answers import LATEST
+from logmark.client.answers import LATEST, Committed
 from logmark.client.client import Client
 from logmark.client.errors import ClientError, CommitRefused, RefusedByBroker
 from logmark.clock import Clock
@@ -62,6 +62,7 @@ class GroupFollower:
         self._started: Position | None = None
         self._is_first_query_known = False
         self._renewed_ms: int | None = None
+        self._restored_ms: int | None = None
         self._known_partitions: list[TopicPartition] = []
         self._ids: dict[str, str] = {}
         self._refreshed_ms: int | None = None
@@ -194,8 +195,14 @@ class GroupFollower:
         have been moved there.
         """
         ids = {**start.ids, **self._ids}
-        position = start.adopt_into(self._group, self._read_commits(start.next), now_ms=self._clock.now_ms(), ids=ids)
-        self._cluster.commit(self._group, position.commits())
+        position = start.adopt_into(
+            self._group,
+            self._read_commits(start.next),
+            now_ms=self._clock.now_ms(),
+            ids=ids,
+            follows_resets=not self._options.is_stateful,
+        )
+        self._cluster.commit(self._group, self._marked_commits(position))
         offsets = format_offsets(position.next)
         log.warning("group %s is taken over from group %s at %s", self._group, start.group, offsets)
         self._held = {partition: {position.own_commit(offset)} for partition, offset in position.next.items()}
@@ -245,6 +252,9 @@ class GroupFollower:
         verdict = compare_with_group(start, found, held=self._held_commits(start))
         if isinstance(verdict, GroupTakenOver):
             raise Superseded(_describe_takeover(self._group, verdict.owner))
+        if isinstance(verdict, GroupMoved) and self._options.is_stateful:
+            self._restore(start, verdict)
+            return None
         self._held = {partition: {one} for partition, one in found.items()}
         is_due = self._renewed_ms is None or self._clock.now_ms() - self._renewed_ms >= RENEW_AFTER_MS
         offsets = start.next if is_due and not isinstance(verdict, GroupMoved) else verdict.commit
@@ -255,6 +265,25 @@ class GroupFollower:
             log.warning("group %s was moved to %s: reading continues there", self._group, format_offsets(verdict.to))
             return self._seek(start, verdict.to)
         return None
+
+    def _restore(self, start: Position, verdict: GroupMoved) -> None:
+        """Commit the query's own offsets over those that somebody has set: its state cannot be moved with them.
+
+        What was found there is not held: if this commit fails, the next trigger restores the offsets again.
+        """
+        now_ms = self._restored_ms = self._clock.now_ms()
+        log.warning(
+            "group %s was moved to %s at %s. This query keeps state, which would count records twice or miss some: it "
+            "commits its own offsets again and reads on at %s. To read records again, replay it as a new version.",
+            self._group, format_offsets(verdict.to), _format_time(now_ms),
+            format_offsets({one: start.next[one] for one in verdict.to}),
+        )  # fmt: skip
+        recreated = self._recreated_topics(start)
+        offsets = {one: start.next[one] for one in (*verdict.to, *verdict.commit) if one.topic not in recreated}
+        self._commit(start, offsets)
+
+    def _marked_commits(self, position: Position, offsets: Offsets | None = None) -> dict[TopicPartition, Committed]:
+        return position.commits(offsets, is_stateful=self._options.is_stateful, restored_ms=self._restored_ms)
 
     def _seek(self, start: Position, to: Offsets) -> Position:
         ids = {**start.ids, **self._ids}
@@ -267,7 +296,7 @@ class GroupFollower:
         held = self._held = {partition: set(commits) for partition, commits in self._held_commits(position).items()}
         refused: set[TopicPartition] = set()
         try:
-            self._cluster.commit(self._group, position.commits(offsets))
+            self._cluster.commit(self._group, self._marked_commits(position, offsets))
         except CommitRefused as error:
             refused = set(error.errors)
             log.warning("%s The query continues and tries again.", error)
@@ -299,10 +328,14 @@ class GroupFollower:
 
     def _read_commits(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
         committed = self._cluster.committed(self._group, list(partitions))
-        return {
+        found = {
             partition: GroupCommit(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
             for partition, one in committed.items()
         }
+        restored = [one.mark.restored_ms for one in found.values() if one.mark and one.mark.restored_ms is not None]
+        if self._restored_ms is None and restored:
+            self._restored_ms = max(restored)  # by the process before this one
+        return found
 
     def _partitions(self, *, is_new: bool = False) -> list[TopicPartition]:
         """Return the partitions to read; new ones are noticed within seconds."""
@@ -412,9 +445,13 @@ class GroupFollower:
 
 
 def _describe_takeover(group: str, owner: CommitMetadata) -> str:
-    since = datetime.fromtimestamp(owner.generation / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    since = _format_time(owner.generation)
     return (
         f"Group {group} was taken over by the query {owner.query} (since {since}), which has a checkpoint of its own. "
         "This query stops here and has committed nothing since; what it wrote stays. To let it have the group back, "
         "stop the other query, reset the group's offsets to where it shall continue, and start it again."
     )
+
+
+def _format_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

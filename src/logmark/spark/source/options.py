@@ -50,7 +50,8 @@ _UUID_BYTES = 37  # with the dash before it
 _START_NAMES = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _END_NAMES = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STREAM_ONLY = (
-    "group.id.before", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "group.id.before", "stateful", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger",
+    "maxTriggerDelay",
 )  # fmt: skip
 
 
@@ -69,6 +70,7 @@ class SourceOptions:
     group: str | None = None
     group_before: str | None = None  # the group that the checkpoint was made in, where that was another
     group_prefix: str = "spark-logmark-source"
+    is_stateful: bool | None = None  # whether the query keeps state; None where nobody said so
     from_group: bool = False
     starting: OffsetSpec | None = EARLIEST
     starting_name: str = ""  # the option that says so; empty if none does
@@ -121,6 +123,7 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
         group=parse_text(ours, "group.id"),
         group_before=_group_before(ours),
         group_prefix=parse_text(ours, "groupIdPrefix", room=_UUID_BYTES) or "spark-logmark-source",
+        is_stateful=_is_stateful(ours),
         from_group=from_group,
         starting=starting,
         starting_name=starting_name,
@@ -162,6 +165,11 @@ def value_schema(ours: Mapping[str, str]) -> str | None:
             'for example .option("value.schema", "id STRING, price DECIMAL(10,2)"). Nothing was read.'
         )
     return schema
+
+
+def _is_stateful(ours: Mapping[str, str]) -> bool | None:
+    given = parse_choice(ours, "stateful", ("true", "false"))
+    return None if given is None else given == "true"
 
 
 def _group_before(ours: Mapping[str, str]) -> str | None:
