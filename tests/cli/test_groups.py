@@ -1,12 +1,16 @@
 """groups, lag and offsets reset."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.offsets.journal.journal import open_journal
+from logmark.spark.pipelines.home import Home
 from tests.cli.conftest import Logmark, as_printed, run
 from tests.harness.brokers import BrokerUnderTest, read
 
@@ -271,6 +275,29 @@ def test_a_reset_that_cannot_be_is_an_error_and_changes_nothing(
     assert exit_code == refused.exit_code
     assert message in refused.error
     assert 850 == client.committed(group)[fraud].offset
+
+
+def test_a_reset_of_a_group_with_state_names_the_replay_of_its_pipeline(
+    our_broker: BrokerUnderTest, logmark: Logmark, client: Client, fraud: TopicPartition,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    group = our_broker.group("fraud")
+    mark = CommitMetadata(query="q7", generation=5, offset=850, is_stateful=True)
+    client.commit(group, {fraud: Committed(offset=850, metadata=mark.to_text())})
+    monkeypatch.setenv("LOGMARK_PIPELINES", str(tmp_path))
+    command = ("offsets", "reset", group, "--topic", fraud.topic, "--to-earliest", "--yes")
+
+    unknown = logmark(*command)
+    Home(tmp_path, "sessions").change(lambda record: replace(record, group=group))
+    refused = logmark(*command)
+
+    assert [1, 1] == [unknown.exit_code, refused.exit_code]
+    assert "`logmark pipelines replay NAME` reads the records again" in unknown.error
+    assert f"Group {group} belongs to the query q7, which keeps state" in refused.error
+    assert "`logmark pipelines replay sessions` reads the records again into a new version" in refused.error
+    assert 850 == client.committed(group)[fraud].offset
+    assert 0 == logmark(*command, "--force").exit_code
+    assert 0 == client.committed(group)[fraud].offset
 
 
 def test_a_clamp_is_asked_for_and_shown(our_broker: BrokerUnderTest, logmark: Logmark, fraud: TopicPartition) -> None:

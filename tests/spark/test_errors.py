@@ -9,6 +9,7 @@ from logmark.client.errors import BrokerUnreachable, CommitRefused, NoCoordinato
 from logmark.errors import UserError
 from logmark.spark import errors
 from logmark.spark.errors import (
+    BuildFailed,
     BuildInterrupted,
     Contended,
     FailureKind,
@@ -18,6 +19,7 @@ from logmark.spark.errors import (
     find_message,
 )
 
+UNKNOWN = {BuildFailed}
 TRANSIENT = {BrokerUnreachable, NoCoordinator, RefusedByBroker, CommitRefused, Contended, BuildInterrupted}
 OURS = sorted(
     {
@@ -45,6 +47,7 @@ def test_every_exception_of_ours_is_found_by_its_class_in_the_text_of_spark(exce
     assert (exception, "Nothing was read.") == find_exception(text)
     assert "Nothing was read." == find_message(text)
     kind = FailureKind.TRANSIENT if exception in TRANSIENT else FailureKind.PERMANENT
+    kind = FailureKind.UNKNOWN if exception in UNKNOWN else kind
     assert (FailureKind.SUPERSEDED if issubclass(exception, Superseded) else kind) is failure_kind(exception)
 
 

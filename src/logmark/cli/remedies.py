@@ -28,6 +28,8 @@ REMEDIES: Mapping[type[errors.OffsetsError], str] = {
     "add --clamp to go to the nearer end",
     errors.GroupKeepsMoving: "stop its reader, or choose an offset that does not depend on the committed one "
     "(--to-offset, --to-datetime)",
+    errors.StatefulGroup: "`logmark pipelines replay {0.pipeline}` reads the records again into a new version. Add "
+    "--force only for a query that you start again with a new checkpoint",
     errors.ChangeNotFound: "`logmark offsets history` shows them",
     errors.ChangeClosed: "`logmark offsets show {0.change_id}` tells what it was",
     errors.ChangePending: _PENDING,
@@ -84,6 +86,13 @@ NEXT_STEPS: Mapping[type[BaseException], str] = {
     spark_errors.Superseded: _TAKEOVER,
     spark_errors.GroupInUse: _TAKEOVER,
     spark_errors.NotSupervised: "`logmark pipelines run FILE --only NAME` starts a pipeline of a file.",
+    spark_errors.StateIncompatible: "`logmark pipelines replay NAME` builds a new version with the code of now; or "
+    "take the change back and start it again.",
+    spark_errors.StateUnreadable: "Restore the checkpoint from a backup, or build a new version with `logmark "
+    "pipelines replay NAME`.",
+    spark_errors.VersionOutdated: "`logmark pipelines replay NAME --abandon` removes it, `logmark pipelines replay "
+    "NAME` starts again.",
+    spark_errors.SettingRefused: "`logmark pipelines run --conf K=V` gives a setting to the Spark of the whole run.",
     spark_errors.CheckpointLost: "`logmark pipelines replay NAME --abandon` ends an unfinished replay.",
 }  # fmt: skip
 

@@ -35,25 +35,34 @@ class Heartbeat:
 class CommitMetadata:
     """Who committed an offset: a query, its generation, and the offset itself.
 
-    Two are equal whatever their heartbeats say: a heartbeat is no commit of another offset.
+    `is_stateful` says whether the query keeps state; None in metadata of earlier versions, or where nobody knows.
+    `restored_ms` is when the query last restored its offsets after somebody had moved the group. These two and the
+    heartbeat tell something of the query, and not which commit it is: commits that differ only in them are the same.
     """
 
     query: str
     generation: int
     offset: int
     heartbeat: Heartbeat | None = field(default=None, compare=False)
+    is_stateful: bool | None = field(default=None, compare=False)
+    restored_ms: int | None = field(default=None, compare=False)
 
     def to_text(self) -> str:
         """Return the metadata of a commit, plain enough for any Kafka tool."""
-        text, beat = self.identity(), self.heartbeat
-        if beat is None:
-            return text
-        others = {"process": beat.process, "owner": beat.owner}
-        named = [f"{name}={value}" for name, value in others.items() if value]
-        return " ".join([text, f"heartbeat={beat.at_ms}", f"state={beat.state}", *named])
+        words = [self.identity()]
+        if self.is_stateful is not None:
+            words.append(f"stateful={str(self.is_stateful).lower()}")
+        if self.restored_ms is not None:
+            words.append(f"restored={self.restored_ms}")
+        beat = self.heartbeat
+        if beat is not None:
+            others = {"process": beat.process, "owner": beat.owner}
+            words += [f"heartbeat={beat.at_ms}", f"state={beat.state}"]
+            words += [f"{name}={value}" for name, value in others.items() if value]
+        return " ".join(words)
 
     def identity(self) -> str:
-        """Return the metadata without the heartbeat."""
+        """Return the metadata without what it tells of the query besides."""
         return f"{_PREFIX} query={self.query} generation={self.generation} offset={self.offset}"
 
     @classmethod
@@ -65,6 +74,7 @@ class CommitMetadata:
         words = (metadata or "").split(" ")
         if len(words) < 4 or words[0] != _PREFIX:
             return None
+        # Words of later versions are not known, and do no harm.
         names = dict(word.partition("=")[::2] for word in words[1:])
         try:
             return cls(
@@ -72,6 +82,8 @@ class CommitMetadata:
                 generation=int(names["generation"]),
                 offset=int(names["offset"]),
                 heartbeat=_parse_heartbeat(names),
+                is_stateful={"true": True, "false": False}.get(names.get("stateful", "")),
+                restored_ms=int(names["restored"]) if "restored" in names else None,
             )
         except (KeyError, ValueError):
             return None

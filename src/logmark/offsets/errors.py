@@ -9,6 +9,7 @@ UserError
     ├── NothingToShift        no committed offset to shift from
     ├── OffsetOutsideLog      an offset below the log start or beyond the log end
     ├── GroupKeepsMoving      the group moves faster than a plan can be confirmed
+    ├── StatefulGroup         the group's query keeps state, which cannot be moved with the offsets
     ├── ChangeNotFound, ChangeClosed, ChangePending, ChangeOfAnotherUser, CheckpointChangePending
     ├── HistoryUnusable, HistoryMissing, HistoryLocked
     ├── AddressUnusable       the metrics server cannot listen there
@@ -143,6 +144,21 @@ class QueryRanSince(OffsetsError):
 
 class StatefulQuery(OffsetsError):
     """The query keeps state, which an added batch would not have."""
+
+
+class StatefulGroup(OffsetsError):
+    """The group's query keeps state, which cannot be moved with the offsets; `pipeline` is its pipeline, if known."""
+
+    def __init__(self, group: str, query: str) -> None:
+        super().__init__(
+            f"Group {group} belongs to the query {query}, which keeps state (aggregations, joins, duplicates that it "
+            "drops). Its state has counted every record up to the committed offsets, so the query would restore them. "
+            "Nothing was changed",
+            "build a new version with Pipeline.replay, or pass allow_stateful=True for a query that starts again with "
+            "a new checkpoint",
+        )
+        self.group = group
+        self.pipeline = "NAME"
 
 
 class SinkNotKnown(OffsetsError):

@@ -15,9 +15,13 @@ _NAMED = re.compile(r"^(logmark\.[\w.]*errors)\.(\w+): (.+)$", re.MULTILINE)
 
 
 class FailureKind(StrEnum):
-    """What a failure asks for: another try, an end, or room for the query that took over."""
+    """What a failure asks for: another try, an end, or room for the query that took over.
+
+    UNKNOWN asks for another try too, but not for ever.
+    """
 
     TRANSIENT = "transient"
+    UNKNOWN = "unknown"
     PERMANENT = "permanent"
     SUPERSEDED = "superseded"
 
@@ -70,6 +74,26 @@ class BuildInterrupted(UserError):
     """A transient failure interrupted the build of a version; another try resumes it."""
 
 
+class BuildFailed(UserError):
+    """The build of a version failed and nobody knows why; another try may resume it."""
+
+
+class VersionOutdated(UserError):
+    """The version that is being built was begun with other code, and its state does not fit the code of now."""
+
+
+class StateIncompatible(UserError):
+    """The query was changed, and the state in its checkpoint does not fit it any more."""
+
+
+class StateUnreadable(UserError):
+    """A part of the checkpoint is missing or damaged, so the state cannot be read."""
+
+
+class SettingRefused(UserError):
+    """A setting of a pipeline cannot be set while Spark runs, or not at all."""
+
+
 class CheckpointLost(UserError):
     """The checkpoint of a version is missing, and the version cannot run without it."""
 
@@ -108,6 +132,8 @@ def failure_kind(exception: type[BaseException]) -> FailureKind:
     """Return what an exception of this package asks for."""
     if issubclass(exception, Superseded):
         return FailureKind.SUPERSEDED
+    if exception is BuildFailed:
+        return FailureKind.UNKNOWN
     return FailureKind.TRANSIENT if exception in _TRANSIENT else FailureKind.PERMANENT
 
 

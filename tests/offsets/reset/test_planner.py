@@ -8,6 +8,8 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.offsets.errors import StatefulGroup
 from logmark.offsets.lag.sample import take_sample
 from logmark.offsets.partitions import Lag, inspect_groups
 from logmark.offsets.reset.executor import AppliedReset, PlanOutdated, WatchTimeouts, apply_plan
@@ -216,3 +218,55 @@ def test_offsets_far_beyond_32_bits_are_moved_and_counted(broker: BrokerUnderTes
         plan.read_again,
         plan.skipped,
     )
+
+
+def commit_as_query(client: Client, group: str, topic: str, *, is_stateful: bool | None) -> None:
+    """Commit offset 8 as a query of Logmark does."""
+    mark = CommitMetadata(query="q7", generation=5, offset=8, is_stateful=is_stateful)
+    client.commit(group, {TopicPartition(topic, 0): Committed(offset=8, metadata=mark.to_text())})
+
+
+def test_a_group_whose_query_keeps_state_is_not_reset(broker: BrokerUnderTest, client: Client) -> None:
+    topic, group = a_topic(broker), broker.group("sessions")
+    commit_as_query(client, group, topic, is_stateful=True)
+
+    with pytest.raises(StatefulGroup, match=f"Group {group} belongs to the query q7, which keeps state"):
+        plan_reset(client, group, {topic: None}, ToEarliest())
+
+    assert 8 == client.committed(group)[TopicPartition(topic, 0)].offset
+    assert plan_reset(client, group, {topic: None}, ToCurrent()).changes, "it moves nothing"
+    plan = plan_reset(client, group, {topic: None}, ToEarliest(), allow_stateful=True)
+    assert (8, []) == (plan.read_again, list(plan.cautions))
+
+
+@pytest.mark.parametrize(("is_stateful", "count"), [(False, 0), (None, 1)])
+def test_a_query_of_which_nobody_knows_whether_it_keeps_state_is_told_with_the_plan(
+    broker: BrokerUnderTest, client: Client, is_stateful: bool | None, count: int
+) -> None:
+    topic, group = a_topic(broker), broker.group("sessions")
+    commit_as_query(client, group, topic, is_stateful=is_stateful)
+
+    plan = plan_reset(client, group, {topic: None}, ToEarliest())
+
+    assert count == len(plan.cautions)
+    assert all("It is unknown whether the query q7 keeps state" in one for one in plan.cautions)
+    assert [] == list(plan.warnings), "the group was not seen to move"
+
+
+def test_a_restored_offset_ends_the_watch_of_a_reset_at_once(broker: BrokerUnderTest, client: Client) -> None:
+    topic, group = a_topic(broker), broker.group("sessions")
+    commit_as_query(client, group, topic, is_stateful=True)
+    plan = plan_reset(client, group, {topic: None}, ToEarliest(), allow_stateful=True)
+    restored = CommitMetadata(query="q7", generation=5, offset=8, is_stateful=True, restored_ms=1)
+    commits = {TopicPartition(topic, 0): Committed(offset=8, metadata=restored.to_text())}
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        client.commit(group, commits)
+
+    with pytest.raises(UserError, match=r"the query q7 has written over it .* has restored its offsets"):
+        apply_plan(client, plan, timeouts=WatchTimeouts(watch_s=5, quiet_watch_s=5, sleep=sleep))
+
+    assert 1 == len(slept), "it is not set again and again"
+    assert 8 == client.committed(group)[TopicPartition(topic, 0)].offset

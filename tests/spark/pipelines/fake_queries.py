@@ -178,4 +178,5 @@ def _state(checkpoint: Path) -> dict[str, Any]:
 
 def _note(path: Path, position: Position) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent.parent / "metadata").write_text("{}")
     path.write_text(f"v1\n{{}}\n{json.dumps(position.to_json())}")

@@ -94,10 +94,11 @@ times: org.apache.spark.SparkException: Python worker exited unexpectedly (crash
         (IN_CODE, FailureKind.PERMANENT),
         (IN_A_LIBRARY_THAT_CODE_CALLS, FailureKind.PERMANENT),
         (IN_AN_EXPRESSION, FailureKind.PERMANENT),
-        (IN_OUR_OWN, FailureKind.TRANSIENT),
+        (IN_OUR_OWN, FailureKind.UNKNOWN),
         (A_DEAD_WORKER, FailureKind.TRANSIENT),
         ("Python worker failed to connect back.", FailureKind.TRANSIENT),
-        ("", FailureKind.TRANSIENT),
+        ("Something that nobody has seen before.", FailureKind.UNKNOWN),
+        ("", FailureKind.UNKNOWN),
     ],
 )
 def test_what_is_transient_is_tried_again_and_what_stays_is_not(failure: str, kind: FailureKind) -> None:
@@ -152,7 +153,7 @@ def test_code_of_users_is_theirs_also_where_it_is_not_known_where_the_pipeline_w
 def test_what_packages_and_python_itself_raise_is_not_of_the_users_code(file: str, folder: str | None) -> None:
     text = f'{_PROXY}  File "{file}", line 7, in work\n    call()\nAttributeError: no such thing\n{_QUERY}'
 
-    assert (FailureKind.TRANSIENT, False) == (
+    assert (FailureKind.UNKNOWN, False) == (
         classify_failure(text, folder=folder).kind,
         classify_failure(text, folder=folder).is_of_code,
     )

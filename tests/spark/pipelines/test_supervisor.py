@@ -152,6 +152,21 @@ def test_a_pipeline_that_runs_is_remembered_locked_and_shown(driver: SupervisorD
     assert ["billing"] == driver.spark.pools, "a long batch of one pipeline would hold up the others"
 
 
+def test_a_setting_that_the_checkpoint_overrules_is_told_at_the_start(driver: SupervisorDriver) -> None:
+    driver.checkpoint(planned=1, finished=1)
+    offsets = driver.home.checkpoint(1) / "offsets" / "0"
+    offsets.write_text(offsets.read_text().replace("{}", '{"conf": {"spark.sql.shuffle.partitions": "2"}}', 1))
+    conf = {"spark.sql.shuffle.partitions": 8, "spark.sql.ansi.enabled": False}
+    driver.job = replace(driver.job, pipeline=replace(driver.pipeline, conf=conf))
+    driver.supervisor().poll()
+
+    assert [
+        "billing: version 1 runs as group billing",
+        "billing: version 1 keeps spark.sql.shuffle.partitions=2, with which it began; a replay builds a new version "
+        "with the setting of now",
+    ] == driver.said
+
+
 def test_no_batch_is_missed_between_two_looks(driver: SupervisorDriver) -> None:
     supervisor = driver.supervisor()
     supervisor.poll()
@@ -257,6 +272,81 @@ def test_a_run_that_is_to_end_is_done_when_its_query_is(driver: SupervisorDriver
     assert RunState.DONE is supervisor.status.state
     assert "billing: all is read: 40 records in 1 batch" == driver.said[-1]
     assert not driver.home.is_live()
+
+
+STATE_CHANGED = (
+    "[STREAM_FAILED] Query [id = 256cfe58, runId = 43440fd3] terminated with exception: "
+    "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match existing state value schema.\n"
+    "Existing value_schema=StructType(StructField(sum,LongType,true)). SQLSTATE: XXKST SQLSTATE: XXKST\n"
+    "=== Streaming Query ===\nIdentifier: [id = 256cfe58, runId = 43440fd3]\n"
+)
+NEVER_SEEN = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: A bug. SQLSTATE: XXKST"
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_changed_query_on_old_state_ends_at_once_and_names_the_replay(
+    driver: SupervisorDriver, available_now: bool
+) -> None:
+    supervisor = driver.supervisor(available_now=available_now)
+    supervisor.poll()
+    driver.queries[0].fail(STATE_CHANGED)
+    supervisor.poll()
+
+    assert (RunState.FAILED, 1) == (supervisor.status.state, len(driver.queries))
+    assert driver.said[-1].startswith("billing: The query was changed, and the state in its checkpoint does not fit")
+    assert "(STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE)" in driver.said[-1]
+    assert "`logmark pipelines replay billing` builds a new version with the code of now" in driver.said[-1]
+
+
+def _fail_for(driver: SupervisorDriver, supervisor: Supervisor, *, seconds: int) -> int:
+    """Let every try of the query fail in the same unknown way for so long; return how many did."""
+    until_ms, count = driver.clock.now_ms() + 1000 * seconds, 0
+    while driver.clock.now_ms() < until_ms and not supervisor.status.state.is_over:
+        supervisor.poll()
+        if supervisor.status.state is RunState.RUNNING:
+            driver.queries[-1].fail(NEVER_SEEN)
+            supervisor.poll()
+            count += 1
+        driver.clock.advance(seconds=1)
+    return count
+
+
+def test_an_unknown_error_is_final_once_one_batch_failed_five_times_over_ten_minutes(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
+    supervisor.poll()
+    driver.checkpoint(planned=4, finished=3)
+
+    assert _fail_for(driver, supervisor, seconds=590) > 5
+    assert RunState.FAILED is not supervisor.status.state
+    _fail_for(driver, supervisor, seconds=90)
+
+    assert RunState.FAILED is supervisor.status.state
+    assert "Batch 3 failed " in driver.said[-1]
+    assert "A bug." in driver.said[-1]
+    assert not driver.home.is_live()
+
+
+def test_an_unknown_error_in_another_batch_is_another_failure(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
+    supervisor.poll()
+    for number in range(1, 5):
+        driver.checkpoint(planned=number + 1, finished=number)
+        _fail_for(driver, supervisor, seconds=400)
+
+    assert RunState.FAILED is not supervisor.status.state
+
+
+def test_a_transient_failure_is_tried_for_ever(driver: SupervisorDriver) -> None:
+    supervisor = driver.supervisor()
+    supervisor.poll()
+    driver.checkpoint(planned=4, finished=3)
+    for _ in range(30):
+        driver.queries[-1].fail(A_DEAD_WORKER)
+        supervisor.poll()
+        driver.clock.advance(seconds=80)
+        supervisor.poll()
+
+    assert (RunState.RUNNING, 30) == (supervisor.status.state, supervisor.status.restarts)
 
 
 def test_a_pipeline_is_superseded_by_the_version_that_a_replay_swaps_in(driver: SupervisorDriver) -> None:

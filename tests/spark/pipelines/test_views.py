@@ -59,14 +59,15 @@ def test_a_pipeline_in_the_list(tmp_path: Path) -> None:
 def test_the_status_of_a_pipeline(tmp_path: Path) -> None:
     home = make_home(tmp_path)
     write_status(home.status_file, STATUS)
-    lag = PipelineLag(records=5, age=Age(1500, 500, Method.RECORD), dead_letters=6)
+    lag = PipelineLag(records=5, age=Age(1500, 500, Method.RECORD), dead_letters=6, restored_at_ms=7)
 
     assert HOME + (
         '"failed", "lag": 5, "seconds": 1.5, "seconds_bound": 0.5, "seconds_method": "record", '
         '"dead_letters_topic": "billing.dead", "dead_letters": 6, "problem": null, "rate": 0.0, '
         '"batch": {"number": 3, "records": 10, "duration_ms": 20, "at_ms": 2, "dropped_rows": 5}, "batches": 3, '
         '"records": 40, "dropped_rows": 7, "restarts": 2, '
-        '"error": "It failed.", "error_at_ms": 2, "next_try_at_ms": null, "since_ms": 1, "pid": null}'
+        '"error": "It failed.", "error_at_ms": 2, "next_try_at_ms": null, "since_ms": 1, "pid": null, '
+        '"restored_at_ms": 7}'
     ) == json.dumps(view_status(home, home.record(), lag).to_json())
 
 
@@ -77,7 +78,8 @@ def test_the_status_of_a_pipeline_that_never_ran_and_whose_lag_is_unknown(tmp_pa
         '"never ran", "lag": null, "seconds": null, "dead_letters_topic": "billing.dead", "dead_letters": null, '
         '"problem": "Nobody answered.", "rate": null, "batch": null, "batches": null, "records": null, '
         '"dropped_rows": null, "restarts": null, '
-        '"error": null, "error_at_ms": null, "next_try_at_ms": null, "since_ms": null, "pid": null}'
+        '"error": null, "error_at_ms": null, "next_try_at_ms": null, "since_ms": null, "pid": null, '
+        '"restored_at_ms": null}'
     ) == json.dumps(view_status(home, home.record(), PipelineLag(problem="Nobody answered.")).to_json())
 
 

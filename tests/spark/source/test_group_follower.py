@@ -793,3 +793,97 @@ def test_a_query_that_lost_its_group_takes_it_back_where_its_checkpoint_stands()
     step(other, other.start())
     with pytest.raises(UserError, match="taken over"):
         step(back, there)
+STATEFUL = EARLY | {"stateful": "true"}
+
+
+def test_a_query_with_state_restores_its_offsets_when_somebody_moves_its_group(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 50)), ManualClock()
+    follower = follow(cluster, clock, **STATEFUL)
+    first = step(follower, follower.start(), records_max=60)
+    second = step(follower, first, records_max=60)
+    cluster.reset(p0=3)
+    clock.advance(seconds=5)
+
+    third = step(follower, second)
+
+    assert second.generation == third.generation, "it seeks nowhere"
+    assert second.next == third.first
+    assert {P0: 100, P1: 50} == third.next
+    assert dict(second.next) == {partition: one.offset for partition, one in cluster.offsets.items()}
+    restored = [CommitMetadata.parse(one.metadata) for one in cluster.offsets.values()]
+    assert [(True, clock.now_ms())] == list({(one.is_stateful, one.restored_ms) for one in restored if one})
+    assert "group billing was moved to clicks-0: 3" in caplog.text
+    assert "keeps state" in caplog.text
+
+
+def test_a_query_with_state_restores_its_offsets_as_often_as_the_cluster_does_not_take_the_commit() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **STATEFUL)
+    first = step(follower, follower.start(), records_max=60)
+    step(follower, first)
+    cluster.reset(p0=3)
+    real, answers = cluster.commit, [BrokerUnreachable("away"), RefusedByBroker(ErrorCode.NOT_COORDINATOR, "moved")]
+
+    def refuse(group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None:
+        if answers:
+            raise answers.pop()
+        real(group, offsets)
+
+    cluster.commit = refuse  # type: ignore[method-assign]
+    offsets = []
+    for _ in range(3):
+        assert first.generation == step(follower, first).generation
+        offsets.append(cluster.offsets[P0].offset)
+
+    assert [3, 3, 60] == offsets
+
+
+def test_a_reset_while_a_query_with_state_is_stopped_is_restored_when_it_runs_again() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **STATEFUL)
+    first = step(follower, follower.start(), records_max=60)
+    step(follower, first)
+    cluster.reset(p0=0)
+
+    again = step(follow(cluster, **STATEFUL), Position.from_json(first.to_json()))
+
+    assert (first.generation, {P0: 60}, {P0: 100}) == (again.generation, again.first, again.next)
+    assert 60 == cluster.offsets[P0].offset
+    # The process after this one still knows of it.
+    step(follow(cluster, **STATEFUL), again)
+    mark = CommitMetadata.parse(cluster.offsets[P0].metadata)
+    assert mark is not None
+    assert (100, True) == (mark.offset, mark.restored_ms is not None)
+
+
+def test_a_query_with_state_that_takes_over_another_group_keeps_its_offsets_though_that_one_was_reset() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    built = follow(cluster, **STATEFUL | {"group.id": "billing.v2"})
+    position = step(built, built.start(), records_max=60)
+    cluster.reset(p0=7)
+
+    adopted = step(follow(cluster, **STATEFUL, **{"group.id.before": "billing.v2"}), position)
+
+    assert ("billing", {P0: 60}) == (adopted.group, adopted.next)
+    assert 60 == cluster.offsets[P0].offset
+
+
+@pytest.mark.parametrize(("given", "known"), [({"stateful": "false"}, False), ({}, None)])
+def test_a_query_without_state_and_one_that_nobody_knows_follow_a_reset(
+    given: dict[str, str], known: bool | None
+) -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY, **given)
+    first = step(follower, follower.start(), records_max=60)
+    cluster.reset(p0=3)
+
+    moved = step(follower, first)
+
+    assert {P0: 3} == moved.next
+    assert moved.generation > first.generation
+    step(follower, moved)
+    mark = CommitMetadata.parse(cluster.offsets[P0].metadata)
+    assert mark is not None
+    assert known is mark.is_stateful

@@ -21,6 +21,9 @@ Topic = Annotated[
 ]
 AllTopics = Annotated[bool, typer.Option("--all-topics", help="Every partition in which the group has committed.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
+ForceStateful = Annotated[
+    bool, typer.Option("--force", help="Reset also a group whose query keeps state: start it with a new checkpoint.")
+]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept in the journal.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Also where the group has moved since.")]
 WaitEmpty = Annotated[

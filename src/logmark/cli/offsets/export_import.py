@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.app import DryRun, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
+from logmark.cli.offsets.app import DryRun, ForceStateful, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
 from logmark.cli.offsets.plan_command import PlanCommand, spinner, wait_empty
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import count, say
@@ -75,6 +75,7 @@ def import_command(
     clamp: Annotated[
         bool, typer.Option("--clamp", help="Take the nearer end of the log for an offset that is out of range.")
     ] = False,
+    force: ForceStateful = False,
     wait: WaitEmpty = None,
     reason: Reason = "",
     output: Output = OutputFormat.TABLE,
@@ -88,7 +89,8 @@ def import_command(
         with spinner("Looking at the group and its logs"):
             plan = plan_reset(
                 client, group, parse_topic_selection(topic) if topic else None, target, create_group=create_group,
-                allow_new_topics=allow_new_topics, clamp=clamp, with_preview=True, action="import",
+                allow_new_topics=allow_new_topics, clamp=clamp, allow_stateful=force, with_preview=True,
+                action="import",
             )  # fmt: skip
         command.carry_out(client, plan)
 

@@ -22,7 +22,7 @@ def print_plan(plan: ResetPlan, *, of: str = "group") -> None:
         columns += [Column("FIRST RECORD"), Column("LAST RECORD"), Column("ABOUT", True)]
     print_table([*columns, Column("NOTE")], [_row(move, has_spans=has_spans) for move in plan.moves])
     write_line(_total(plan))
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *plan.cautions):
         say(warning)
 
 

@@ -1,7 +1,8 @@
 """`logmark offsets reset`: every way in which a group can be moved."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +10,24 @@ from typing import Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.offsets.app import AllTopics, DryRun, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
+from logmark.cli.offsets.app import (
+    AllTopics,
+    DryRun,
+    ForceStateful,
+    Group,
+    Reason,
+    Topic,
+    WaitEmpty,
+    WithOptionalValues,
+    app,
+)
 from logmark.cli.offsets.export_import import read_text
 from logmark.cli.offsets.plan_command import PlanCommand, spinner, wait_empty
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.progress import bar
 from logmark.client.client import Client
 from logmark.errors import UserError
+from logmark.offsets.errors import StatefulGroup
 from logmark.offsets.reset import targets
 from logmark.offsets.reset.key_search import find_key
 from logmark.offsets.reset.offset_files import parse_offsets
@@ -113,6 +125,7 @@ def reset(
     clamp: Annotated[
         bool, typer.Option("--clamp", help="Take the nearer end of the log for an offset that is out of range.")
     ] = False,
+    force: ForceStateful = False,
     wait: WaitEmpty = None,
     reason: Reason = "",
     output: Output = OutputFormat.TABLE,
@@ -131,12 +144,26 @@ def reset(
     with cluster.connect() as client:
         wait_empty(client, group, wait)
         target = target_options.target(client, group, chosen)
-        with spinner("Looking at the group and its logs"):
+        with spinner("Looking at the group and its logs"), _name_pipeline():
             plan = plan_reset(
                 client, group, chosen, target, create_group=create_group, allow_new_topics=allow_new_topics,
-                clamp=clamp, with_preview=True,
+                clamp=clamp, allow_stateful=force, with_preview=True,
             )  # fmt: skip
         command.carry_out(client, plan)
+
+
+@contextlib.contextmanager
+def _name_pipeline() -> Iterator[None]:
+    """Let an error about a group name the pipeline of that group, if it has run on this machine."""
+    try:
+        yield
+    except StatefulGroup as error:
+        # Only here: a reset that is not refused starts sooner without pipelines.
+        from logmark.spark.pipelines.home import default_root, list_homes
+
+        names = [home.name for home in list_homes(default_root()) if home.record().group == error.group]
+        error.pipeline = names[0] if names else error.pipeline
+        raise
 
 
 def _topics(topic: list[str] | None, *, all_topics: bool, is_named_elsewhere: bool) -> Sequence[str] | None:

@@ -27,6 +27,7 @@ from logmark.spark.pipelines.program import StopSignals
 from logmark.spark.pipelines.query import read_options
 from logmark.spark.pipelines.replay.state import check_live_may_run
 from logmark.spark.pipelines.runner import PipelineRunner
+from logmark.spark.pipelines.settings import check_names
 from logmark.spark.pipelines.views import view_run
 from logmark.spark.sessions import check_java, check_spark
 from logmark.spark.source.cluster import find_partitions
@@ -149,6 +150,7 @@ def _find_failure(job: Job, clients: dict[str, Client]) -> str | None:
                 pass  # raises with the process that holds the lock
         elif not job.home.is_replaying() and not job.home.has_lost_checkpoint():
             check_live_may_run(job.home)
+        check_names(job.pipeline.conf, job.name)
         options = _options(job)
         if job.brokers.bootstrap_servers in clients:
             find_partitions(clients[job.brokers.bootstrap_servers], options)

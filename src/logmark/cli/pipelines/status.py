@@ -118,6 +118,9 @@ def _print(view: PipelineStatusView) -> None:
     ]
     if last is not None and last.dropped_rows:
         rows.append(("late rows", f"at least {last.dropped_rows:,} dropped by the watermark in the last run"))
+    if lag.restored_at_ms is not None:
+        at = format_time(lag.restored_at_ms)
+        rows.append(("group moved", f"by somebody; the pipeline keeps state and restored its offsets ({at})"))
     if view.dead_letters_topic is not None:
         number = "unknown" if lag.dead_letters is None else f"{lag.dead_letters:,}"
         rows.append(("dead letters", f"{number} in {view.dead_letters_topic}"))

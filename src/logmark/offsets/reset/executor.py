@@ -292,6 +292,13 @@ class _Watch:
             self._timeouts.sleep(_LOOK_EVERY_S)
 
     def _set_again(self) -> bool:
+        marks = [CommitMetadata.parse(now.metadata) for one in self.lost if (now := self._now.get(one)) is not None]
+        if any(mark is not None and mark.restored_ms is not None and mark.is_stateful for mark in marks):
+            self.why_lost = (
+                f"{self._sentence().partition(' A reader')[0]} That query keeps state, so it has restored its offsets. "
+                "To read records again, replay its pipeline, which builds a new version."
+            )
+            return False
         rival = self._rival()
         if rival is not None:
             self.why_lost = (

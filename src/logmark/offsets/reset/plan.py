@@ -91,7 +91,8 @@ class PartitionMove:
 class ResetPlan:
     """Every move of one group, in order of topic and partition, and what was asked for.
 
-    `warnings` are for the user who decides; `topic_ids` tells later whether a topic is still the same one.
+    `warnings` are for the user who decides: the group was seen to move. `cautions` are what nobody knows about its
+    query. `topic_ids` tells later whether a topic is still the same one.
     """
 
     group: str
@@ -103,6 +104,7 @@ class ResetPlan:
     clamp: bool = False
     undoes: str | None = None
     warnings: Sequence[str] = ()
+    cautions: Sequence[str] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -9,13 +9,13 @@ from logmark.client.logs import by_topic
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.offsets.errors import GroupNotFound, NothingCommitted, TopicNotFound, TopicsNotRead
+from logmark.offsets.errors import GroupNotFound, NothingCommitted, StatefulGroup, TopicNotFound, TopicsNotRead
 from logmark.offsets.partitions import LogBounds
 from logmark.offsets.reset.members import check_inactive
 from logmark.offsets.reset.plan import ResetPlan, build_plan
 from logmark.offsets.reset.preview import add_preview
 from logmark.offsets.reset.target_offsets import look_up_times
-from logmark.offsets.reset.targets import Target, ToOffsets
+from logmark.offsets.reset.targets import Target, ToCurrent, ToOffsets
 from logmark.offsets.suggestions import did_you_mean, unknown_group, unknown_topic
 
 TopicSelection = Mapping[str, Sequence[int] | None]
@@ -49,6 +49,7 @@ def plan_reset(
     create_group: bool = False,
     allow_new_topics: bool = False,
     clamp: bool = False,
+    allow_stateful: bool = False,
     with_preview: bool = False,
     looked: Callable[[int, int], None] = lambda *_: None,
     action: str = "reset",
@@ -58,7 +59,8 @@ def plan_reset(
     `topics` names topics, each with its partitions or None for all; None instead of a mapping stands for everything
     that the group has committed, or for everything that the target itself names. Raises UserError for an unknown
     topic, an active group, an unknown group unless `create_group`, a topic that nobody named and in which the group
-    has committed nothing unless `allow_new_topics`, and an offset out of range unless `clamp`. `with_preview` looks
+    has committed nothing unless `allow_new_topics`, a group whose query keeps state unless `allow_stateful`, and an
+    offset out of range unless `clamp`. `with_preview` looks
     at the records that are touched: when they were written, and how large they are.
     """
     description = client.describe_groups([group])[group]
@@ -73,11 +75,13 @@ def plan_reset(
     if not (allow_new_topics or is_new):
         _refuse_new_topics(group, committed, partitions, topics)
     check_inactive(description)
+    if not allow_stateful and not isinstance(target, ToCurrent):
+        _refuse_stateful(group, committed.values())
     bounds = LogBounds.fetch(client, partitions)
     selected = [bounds.group_partition(group, one, committed.get(one)) for one in partitions]
     found = look_up_times(client, partitions, target)
     plan = build_plan(group, selected, target, found=found, clamp=clamp, creates_group=is_new, action=action)
-    plan = replace(plan, topic_ids=fetch_topic_ids(client, partitions))
+    plan = replace(plan, topic_ids=fetch_topic_ids(client, partitions), cautions=_cautions(plan))
     if with_preview:
         plan = add_preview(client, plan, looked=looked)
     return warn_if_moving(client, plan)
@@ -99,6 +103,27 @@ def warn_if_moving(client: Client, plan: ResetPlan) -> ResetPlan:
 
 def _offset(commit: Committed | None) -> int | None:
     return commit.offset if commit is not None else None
+def _refuse_stateful(group: str, commits: Iterable[Committed]) -> None:
+    mark = _newest_mark(commits)
+    if mark is not None and mark.is_stateful:
+        raise StatefulGroup(group, mark.query)
+
+
+def _cautions(plan: ResetPlan) -> list[str]:
+    """Return what to know about a query of Logmark of which nobody knows whether it keeps state."""
+    mark = _newest_mark(move.committed for move in plan.changes if move.committed is not None)
+    if mark is None or mark.is_stateful is not None or isinstance(plan.target, ToCurrent):
+        return []
+    return [
+        f"It is unknown whether the query {mark.query} keeps state (aggregations, joins, duplicates that it drops). If "
+        "it does, it would count the records that it reads again twice: start it with a new checkpoint instead."
+    ]
+
+
+def _newest_mark(commits: Iterable[Committed]) -> CommitMetadata | None:
+    """Return the mark of the query that committed last in the group."""
+    marks = [mark for one in commits if (mark := CommitMetadata.parse(one.metadata)) is not None]
+    return max(marks, key=lambda mark: mark.generation, default=None)
 
 
 def describe_committer(commits: Iterable[Committed | None]) -> str:

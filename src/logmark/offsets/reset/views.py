@@ -28,7 +28,7 @@ class PlanView:
             "skipped": plan.skipped,
             "is_upper_bound": plan.is_upper_bound,
             "size_bytes_about": plan.size_bytes,
-            "warnings": list(plan.warnings),
+            "warnings": [*plan.warnings, *plan.cautions],
             "moves": [_move_json(move) for move in plan.moves],
             "applied": applied is not None,
             "change": applied.change.id if applied else None,

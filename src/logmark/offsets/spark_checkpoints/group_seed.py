@@ -61,6 +61,7 @@ def plan_group_seed(
         create_group=True,
         allow_new_topics=True,
         clamp=clamp,
+        allow_stateful=True,  # the query that reads as this group from now on starts with a new checkpoint
         with_preview=True,
         looked=looked,
         action="seed",

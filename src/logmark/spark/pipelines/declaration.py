@@ -80,6 +80,8 @@ class PipelineDeclaration:
     tombstones      what becomes of records without a value under a schema: "rows" (the default), "skip" or
                     "dead-letters"
     options         further options of `format("logmark")`
+    conf            runtime settings of Spark SQL ("spark.sql.shuffle.partitions": 8) for this pipeline alone: its runs,
+                    replays and rebuilds
     every           a batch once an interval ("5 seconds"), and not whenever there is something to read
     bootstrap_servers   the cluster, where neither the caller nor the environment names one
 
@@ -96,6 +98,7 @@ class PipelineDeclaration:
     dead_letters: str | None = None
     tombstones: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     every: str | None = None
     bootstrap_servers: str | None = None
 
@@ -107,6 +110,7 @@ class PipelineDeclaration:
             )
         if not self.group:
             object.__setattr__(self, "group", self.name)
+        object.__setattr__(self, "conf", {name: _setting(value) for name, value in self.conf.items()})
         if isinstance(self.sink, Table):
             path = local_path(self.sink.path, "table", below=find_declaration_folder())
             object.__setattr__(self, "sink", replace(self.sink, path=path))
@@ -122,6 +126,10 @@ class PipelineDeclaration:
                     f"The pipeline {self.name} reads the topic {topic} and writes to it too ({name}), and would never "
                     "reach the log end. Nothing was read or written. Let it write to another topic."
                 )
+
+
+def _setting(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def format_topics(pipeline: PipelineDeclaration) -> str:

@@ -24,6 +24,7 @@ from logmark.spark.pipelines.declaration import PipelineDeclaration, Version
 from logmark.spark.pipelines.failures import classify_failure
 from logmark.spark.pipelines.inputs import split_inputs
 from logmark.spark.pipelines.query import Brokers, schema_options
+from logmark.spark.pipelines.settings import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ _SAME = re.compile(r"(?<=failed: )\w+|(?<=asks for \()[A-Z_.]+|[^(]+, line \d+")
 # Options about the start of a stream and the size of its batches; a part of a batch has its own start and end.
 _OF_STREAMS = (
     "subscribe", "assign", "starting", "ending", "group", "auto.offset.reset", "maxoffsets", "maxbytes", "minoffsets",
-    "maxtrigger", "deadletters", "failondataloss",
+    "maxtrigger", "deadletters", "failondataloss", "stateful",
 )  # fmt: skip
 # Each of them writes a page for every part that fails.
 _LOGGERS = (
@@ -177,9 +178,9 @@ def failed_ranges(checkpoint: Path) -> Ranges:
 
 
 def make_part_rows(pipeline: PipelineDeclaration, spark: "SparkSession", brokers: Brokers, part: Ranges) -> "DataFrame":
-    """Return what `transform` makes of these records alone."""
-    topics = split_inputs(pipeline.schema)
-    return pipeline.transform(*(_read_part(pipeline, spark, brokers, part, topic) for topic in topics))
+    """Return what `transform` makes of these records alone, in the pipeline's own session."""
+    own, topics = open_session(pipeline, spark), split_inputs(pipeline.schema)
+    return pipeline.transform(*(_read_part(pipeline, own, brokers, part, topic) for topic in topics))
 
 
 def _read_part(

@@ -2,7 +2,7 @@
 
 Transient failures are tried again: a broker is away, a worker died, a disk is full. Permanent failures end the
 pipeline: an error of ours about an option, a topic, a right or a table, and an exception in the pipeline's own code or
-expressions.
+expressions. Which failures of Spark and Python are which is a table: `failure_classes.py`.
 """
 
 import re
@@ -14,6 +14,13 @@ import logmark
 from logmark.client.errors import ClientError
 from logmark.errors import UserError
 from logmark.spark.errors import FailureKind, failure_kind, find_exception, is_transient
+from logmark.spark.pipelines.failure_classes import (
+    FailureClass,
+    Origin,
+    find_condition_class,
+    find_exception_class,
+    find_text_class,
+)
 
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*)$", re.MULTILINE)
@@ -25,27 +32,18 @@ _NOT_OF_USERS = re.compile(
     r"|/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-packages/)|^<frozen"
 )
 _OURS = Path(logmark.__file__).parent
-# Transient exceptions in a pipeline's own code: memory and networks, as Python and the usual clients name them. By
-# name, because of an executor's exception only the text is left. The same record would raise any other one again.
-_TRANSIENT_IN_CODE = frozenset(
-    {
-        "MemoryError", "ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "ConnectionAbortedError",
-        "BrokenPipeError", "TimeoutError", "timeout", "gaierror", "herror", "URLError", "Timeout", "ConnectTimeout",
-        "ReadTimeout", "ConnectError", "ReadError", "RemoteDisconnected", "IncompleteRead", "OutOfMemoryError",
-    }
-)  # fmt: skip
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
-# A condition of Spark with its state in SQL: 21 to 23 are about data, 42 and 0A about what was asked for.
-# One may hold another, as STREAM_FAILED holds why: the inner one is meant.
-_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ((?:(?!\[[A-Z][A-Z0-9_.]+\] ).)+?) SQLSTATE: (\w{5})", re.DOTALL)
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
+_SQL_STATE = re.compile(r" SQLSTATE: (\w{5})")
 _CALLED = re.compile(r'^"[^"\n]+" was called from\n(.+):(\d+)$', re.MULTILINE)
 _SQL = re.compile(r"^== SQL \(.*\) ==\n(.+)$", re.MULTILINE)
-_OF_EXPRESSIONS = ("21", "22", "23", "42", "0A", "38000")
 _REMEDY = (
     "Nothing of this batch was written or committed. Fix the code, or mark such rows in a column `error`, and start "
     "it again."
 )
+_KEPT = "Nothing of this batch was written or committed."
+_STREAM_FAILED = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ", re.DOTALL)
 _QUERY_TEXT = "\n=== Streaming Query ==="
 
 
@@ -80,16 +78,7 @@ def classify_failure(failure: str, *, folder: str | None = None) -> Failure:
     if frames:
         file, line, function = frames[-1]
         return _code_failure(_raised(last, file), file=file, line=line, function=function)
-    conditions = [found for found in _CONDITION.findall(text) if found[2].startswith(_OF_EXPRESSIONS)]
-    if conditions:
-        name, message, _ = conditions[-1]
-        return Failure(
-            kind=FailureKind.PERMANENT,
-            message=f"Spark refused what the pipeline asks for ({name}): {_one_line(message)}{_expression(text)}",
-            remedy=_REMEDY,
-            is_of_code=True,
-        )
-    return Failure(kind=FailureKind.TRANSIENT, message=_summarize(text))
+    return _classify_text(text)
 
 
 def classify_exception(error: BaseException, *, folder: str | None = None) -> Failure:
@@ -114,7 +103,84 @@ def classify_exception(error: BaseException, *, folder: str | None = None) -> Fa
             return Failure(kind=FailureKind.PERMANENT, message=refused)
         at = frames[-1]
         return _code_failure(f"{name}: {message}", file=at.filename, line=str(at.lineno), function=at.name)
-    return Failure(kind=FailureKind.TRANSIENT, message=_summarize(f"{name}: {error}"))
+    return _classify_text(text, summary=_summarize(f"{name}: {error}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Condition:
+    """An error condition of Spark, as a text has it."""
+
+    name: str
+    message: str
+    sql_state: str
+
+
+def _find_conditions(text: str) -> list[_Condition]:
+    """Return the conditions that a text names, in order; one may contain the next."""
+    starts = list(_CONDITION.finditer(text))
+    found = []
+    for number, start in enumerate(starts):
+        stop = starts[number + 1].start() if number + 1 < len(starts) else len(text)
+        state = _SQL_STATE.search(text, start.end(), stop)
+        message = text[start.end() : state.start() if state else stop].partition("\n\n")[0]
+        found.append(_Condition(name=start[1], message=message, sql_state=state[1] if state else ""))
+    return found
+
+
+def _classify_text(text: str, *, summary: str | None = None) -> Failure:
+    """Return what the table says of a text; unknown if no row of it fits."""
+    for condition in reversed(_find_conditions(text)):
+        row = find_condition_class(condition.name, condition.sql_state)
+        if row is not None and row.kind is not FailureKind.UNKNOWN:
+            return _condition_failure(condition, row, text)
+    summary = summary or _summarize(text)
+    python = _last_raised(text)
+    row = (
+        (find_exception_class(python, Origin.PYTHON) if python else None)
+        or find_text_class(text)
+        or next((found for name, _ in reversed(_CAUSE.findall(text)) if (found := _find_java_class(name))), None)
+    )
+    if row is None or (row.kind is FailureKind.PERMANENT and _is_raised_by_us(text)):
+        return Failure(kind=FailureKind.UNKNOWN, message=summary)
+    if row.kind is FailureKind.TRANSIENT:
+        return Failure(kind=row.kind, message=summary)
+    return Failure(kind=row.kind, message=f"{summary} {row.meaning} {_KEPT}", exception=row.exception)
+
+
+def _condition_failure(condition: _Condition, row: FailureClass, text: str) -> Failure:
+    message = _one_line(condition.message)
+    if row.kind is FailureKind.TRANSIENT:
+        return Failure(kind=row.kind, message=f"{condition.name}: {message}")
+    if row.is_of_data:
+        refused = f"Spark refused what the pipeline asks for ({condition.name}): {message}{_expression(text)}"
+        return Failure(kind=row.kind, message=refused, remedy=_REMEDY, is_of_code=True)
+    return Failure(
+        kind=row.kind,
+        message=f"{row.meaning} Spark says ({condition.name}): {message} {_KEPT}",
+        exception=row.exception,
+    )
+
+
+def _find_java_class(name: str) -> FailureClass | None:
+    return find_exception_class(name.rpartition("$")[2], Origin.JAVA)
+
+
+def _last_raised(text: str) -> str:
+    """Return the name of the exception of the last traceback of Python, empty if there is none."""
+    start = text.rfind(_TRACEBACK)
+    if start < 0:
+        return ""
+    frames = list(_FRAME.finditer(text, start))
+    behind = text[frames[-1].end() if frames else start :]
+    found = _RAISED.search(behind)
+    bare = _RAISED_BARE.search(behind) if found is None else None
+    return found[1] if found else bare[1] if bare else ""
+
+
+def _is_raised_by_us(text: str) -> bool:
+    """Return whether the last frame of the last traceback is one of this package, which fits Spark."""
+    frames = _FRAME.findall(text, max(text.rfind(_TRACEBACK), 0))
+    return bool(frames) and _is_ours(frames[-1][0])
 
 
 def _is_of_users(file: str, folder: str | None) -> bool:
@@ -130,7 +196,8 @@ def _is_ours(file: str) -> bool:
 
 
 def _code_failure(raised: str, *, file: str, line: str, function: str) -> Failure:
-    if raised.partition(":")[0] in _TRANSIENT_IN_CODE:
+    row = find_exception_class(raised.partition(":")[0], Origin.PYTHON)
+    if row is not None and row.kind is FailureKind.TRANSIENT:
         return Failure(
             kind=FailureKind.TRANSIENT,
             message=f"The pipeline's own code failed, and another try may succeed: {raised} ({file}, line {line}, in "
@@ -165,6 +232,7 @@ def _raised(text: str, file: str) -> str:
 
 def _summarize(text: str) -> str:
     """Return the line of a long text that says most: the innermost cause, the last exception, else the first line."""
+    text = _STREAM_FAILED.sub("", text.strip())
     causes = _CAUSE.findall(text)
     if causes:
         name, message = causes[-1]

@@ -10,7 +10,7 @@ import time
 from logmark.client.client import Client
 from logmark.errors import LogmarkError
 from logmark.offsets.commit_metadata import CommitMetadata, Heartbeat, QueryState
-from logmark.spark.checkpoint import finished_position
+from logmark.spark.checkpoint import finished_position, has_state
 from logmark.spark.pipelines.declaration import PipelineDeclaration, Version
 from logmark.spark.pipelines.query import Brokers, read_options
 from logmark.spark.source.options import parse_source_options
@@ -31,10 +31,10 @@ def commit_stopped_query(pipeline: PipelineDeclaration, version: Version, broker
             with connect_source(options, timeout_s=_TIMEOUT_S) as client:
                 for source in position.sources:
                     _await_reader(client, source)
-                    commit_position(client, source)
+                    commit_position(client, source, is_stateful=has_state(version.checkpoint))
 
 
-def commit_position(cluster: Client, position: Position) -> bool:
+def commit_position(cluster: Client, position: Position, *, is_stateful: bool | None = None) -> bool:
     """Commit the position as its query would; return False if there is nothing to commit or the group was moved."""
     committed = cluster.committed(position.group, list(position.next))
     found = {
@@ -43,8 +43,12 @@ def commit_position(cluster: Client, position: Position) -> bool:
     verdict = compare_with_group(position, found, held=position.possible_commits())
     if not isinstance(verdict, GroupUnmoved) or not verdict.commit:
         return False
+    restored = [one.mark.restored_ms for one in found.values() if one.mark and one.mark.restored_ms is not None]
     heartbeat = Heartbeat(at_ms=time.time_ns() // 1_000_000, state=QueryState.STOPPED, process=name_process())
-    cluster.commit(position.group, position.commits(verdict.commit, heartbeat=heartbeat))
+    commits = position.commits(
+        verdict.commit, heartbeat=heartbeat, is_stateful=is_stateful, restored_ms=max(restored, default=None)
+    )
+    cluster.commit(position.group, commits)
     return True
 
 

@@ -4,12 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from logmark.spark.checkpoint import committed_batch, has_state
 from logmark.spark.dead_letters import DeadLetterTarget, check_dead_letter_topic
 from logmark.spark.pipelines.declaration import PipelineDeclaration, Table, Topic, Version
 from logmark.spark.pipelines.error_column import split_marked_rows
 from logmark.spark.pipelines.inputs import narrow_options, split_inputs
+from logmark.spark.pipelines.settings import (
+    check_state_store,
+    keep_active_session,
+    move_to_session,
+    open_session,
+    release_first_batch,
+)
+from logmark.spark.pipelines.state_shape import describe_state_shape, save_state_shape
 from logmark.spark.pipelines.stateful_operators import keeps_state
-from logmark.spark.sessions import register_format
 from logmark.spark.sink.outbox import connect_sink
 from logmark.spark.sink.topics import write_topic
 from logmark.spark.stream_sources import check_sources, share_source
@@ -54,7 +62,6 @@ def read_records(
 
     given = read_options(pipeline, version, brokers, options, topic=topic)
     check_options(given)  # Spark would check the same, and wrap the error into one of its own
-    register_format(spark)
     return spark.readStream.format("logmark").options(**given).load()
 
 
@@ -99,12 +106,13 @@ def make_rows(
     *,
     options: Mapping[str, str] | None = None,
 ) -> "DataFrame":
-    """Return the stream of rows that a version writes: what `transform` makes of the records."""
+    """Return the stream of rows that a version writes: what `transform` makes of the records, in its own session."""
+    own = open_session(pipeline, spark)
     inputs = [
-        share_source(read_records(pipeline, version, spark, brokers, options=options or {}, topic=topic))
+        share_source(read_records(pipeline, version, own, brokers, options=options or {}, topic=topic))
         for topic in split_inputs(pipeline.schema)
     ]
-    rows = pipeline.transform(*inputs)
+    rows = move_to_session(pipeline.transform(*inputs), own)
     check_sources(rows)
     return split_marked_rows(rows, dead_letter_target(pipeline, brokers), is_for_topic=isinstance(pipeline.sink, Topic))
 
@@ -152,7 +160,36 @@ def start_query(
     With `available_now` it ends when all there is now is read.
     """
     check_dead_letters(pipeline, brokers)
-    rows = make_rows(pipeline, version, spark, brokers, options=options)
+    own = open_session(pipeline, spark)
+    release_first_batch(version.checkpoint, own)
+    is_stateful = has_state(version.checkpoint)
+    rows = _make_source_rows(pipeline, version, spark, brokers, options, is_stateful=is_stateful)
+    if keeps_state(rows) is not is_stateful:
+        rows = _make_source_rows(pipeline, version, spark, brokers, options, is_stateful=not is_stateful)
+    check_state_store(rows, version.checkpoint, own)
+    if committed_batch(version.checkpoint) is None and (shape := describe_state_shape(rows)):
+        save_state_shape(version.checkpoint, shape)
+    with keep_active_session(spark):
+        return _write_rows(rows, pipeline, version, brokers, available_now=available_now)
+
+
+def _make_source_rows(
+    pipeline: PipelineDeclaration,
+    version: Version,
+    spark: "SparkSession",
+    brokers: Brokers,
+    options: Mapping[str, str] | None,
+    *,
+    is_stateful: bool,
+) -> "DataFrame":
+    """Return the rows of a version whose source knows whether the query keeps state."""
+    told = {"stateful": str(is_stateful).lower()}
+    return make_rows(pipeline, version, spark, brokers, options={**(options or {}), **told})
+
+
+def _write_rows(
+    rows: "DataFrame", pipeline: PipelineDeclaration, version: Version, brokers: Brokers, *, available_now: bool
+) -> "StreamingQuery":
     name = pipeline.name if version.group == pipeline.group else version.group
     sink = version.sink
     if isinstance(sink, Table):

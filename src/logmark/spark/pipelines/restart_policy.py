@@ -8,6 +8,9 @@ PAUSE_S_MAX = 60.0
 JITTER = 0.2
 # A query has recovered that committed a batch since its last failure, if the failure is that long ago.
 CALM_AFTER_S = 120.0
+# An unknown failure is final that comes back so often, for so long, in one batch.
+UNKNOWN_FAILURES_MAX = 5
+UNKNOWN_FAILURES_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +47,31 @@ class RestartPolicy:
 
     def _is_calm(self, now_ms: int) -> bool:
         return self.has_worked and self.failed_at_ms is not None and now_ms - self.failed_at_ms >= CALM_AFTER_S * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureStreak:
+    """How often the same batch failed for unknown reasons, and since when; `batch` is None before the first one."""
+
+    batch: int | None = None
+    count: int = 0
+    since_ms: int = 0
+
+    def after_failure(self, batch: int | None, now_ms: int) -> "FailureStreak":
+        """Return the streak after one more failure; another batch begins a new one."""
+        if not self.count or batch != self.batch:
+            return FailureStreak(batch=batch, count=1, since_ms=now_ms)
+        return replace(self, count=self.count + 1)
+
+    def is_final(self, now_ms: int) -> bool:
+        """Return whether another try would most likely fail too."""
+        return self.count >= UNKNOWN_FAILURES_MAX and now_ms - self.since_ms >= UNKNOWN_FAILURES_S * 1000
+
+    def describe(self, message: str, now_ms: int) -> str:
+        """Return what happened, in one line."""
+        where = "The query failed before its first batch" if self.batch is None else f"Batch {self.batch} failed"
+        minutes = (now_ms - self.since_ms) // 60_000
+        return (
+            f"{where} {self.count} times in {minutes} minutes, each time for a reason that is unknown here: {message} "
+            "Nothing of this batch was written or committed. Mend the cause and start it again."
+        )

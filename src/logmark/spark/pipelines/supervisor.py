@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from logmark.clock import Clock
 from logmark.errors import LogmarkError, UserError
-from logmark.spark.checkpoint import committed_batch, is_between_batches, read_position
+from logmark.spark.checkpoint import committed_batch, is_between_batches, planned_batch, read_position
 from logmark.spark.errors import FailureKind, PublicationStarted
 from logmark.spark.pipelines.background_task import BackgroundTask
 from logmark.spark.pipelines.command_execution import CommandExecution
@@ -23,7 +23,8 @@ from logmark.spark.pipelines.query import make_rows, needs_versions
 from logmark.spark.pipelines.replay.fence import restore_group
 from logmark.spark.pipelines.replay.runner import rebuild_live_version
 from logmark.spark.pipelines.replay.state import find_irrevocable_replay
-from logmark.spark.pipelines.restart_policy import RestartPolicy
+from logmark.spark.pipelines.restart_policy import FailureStreak, RestartPolicy
+from logmark.spark.pipelines.settings import find_ineffective_settings
 from logmark.spark.pipelines.stateful_operators import keeps_state
 from logmark.spark.pipelines.status import BatchMeter, RunState, RunStatus, write_status
 from logmark.spark.progress import DropWarnings, QueryBoard, describe_dropped
@@ -81,6 +82,7 @@ class Supervisor:
         self._board = board or QueryBoard()
         self._drop_warnings = DropWarnings()
         self._restarts = RestartPolicy()
+        self._unknown = FailureStreak()
         self._next_try_ms: int | None = None
         self._error: str | None = None
         self._error_ms: int | None = None
@@ -258,6 +260,11 @@ class Supervisor:
         if self._version is None or self._version.number != version.number:
             self._meter.reset()
             self._notify(f"version {version.number} runs as group {version.group}")
+            for name, value in find_ineffective_settings(job.pipeline, version.checkpoint).items():
+                self._notify(
+                    f"version {version.number} keeps {name}={value}, with which it began; a replay builds a new "
+                    "version with the setting of now"
+                )
         self._version = version
         self._enter(RunState.RUNNING)
 
@@ -357,6 +364,11 @@ class Supervisor:
         if self._state is RunState.STOPPING:
             self._halt()
             return
+        if failure.kind is FailureKind.UNKNOWN:
+            self._unknown = self._unknown.after_failure(self._planned_batch(), now_ms)
+            if self._unknown.is_final(now_ms):
+                self._fail(self._unknown.describe(failure.message, now_ms))
+                return
         self._restarts = self._restarts.after_failure(now_ms)
         if self._available_now and self._restarts.in_a_row > ATTEMPTS_MAX:
             self._fail(f"It failed {ATTEMPTS_MAX + 1} times in a row: {failure.message}")
@@ -365,6 +377,9 @@ class Supervisor:
         self._next_try_ms = now_ms + round(pause_s * 1000)
         self._enter(RunState.RESTARTING)
         self._notify(f"failed and restarts in {pause_s:.0f} s: {failure.message}")
+
+    def _planned_batch(self) -> int | None:
+        return None if self._version is None else planned_batch(self._version.checkpoint)
 
     def _check_live_version(self) -> None:
         """Run the version that a replay made live; or, if the replay ended without one, run on once."""

@@ -4,16 +4,21 @@ import json
 import re
 import shutil
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.spark.checkpoint import planned_batch, resume_position
+from logmark.spark.checkpoint import is_between_batches, planned_batch, resume_position
 from logmark.spark.pipelines.declaration import Table, Topic, side_topic_name, version_group
 from logmark.spark.pipelines.home import Home, write_file
 from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.state_shape import delete_state_shape
 from logmark.spark.source.position import Offsets
+from logmark.spark.tables.commits import ledger_of, open_table
+from logmark.spark.tables.ledger import takes
+from logmark.spark.tables.modes import Rules
+from logmark.spark.tables.table import read_batch
 from logmark.spark.tables.versions import drop_version as drop_table_version
 from logmark.spark.tables.versions import has_version, version_path
 from logmark.spark.tables.versions import list_versions as list_table_versions
@@ -105,6 +110,32 @@ def is_complete(job: Job, number: int) -> bool:
     return planned_batch(job.home.checkpoint(number)) is not None and has_rows
 
 
+def check_can_resume(job: Job, number: int) -> None:
+    """Raise UserError if a version that is not live could not finish its next batch.
+
+    That is so if its table refuses the batch that was planned last, such as one of a query with state that was moved
+    back, and if Spark's own part of the checkpoint is damaged.
+    """
+    checkpoint, sink = job.home.checkpoint(number), job.pipeline.sink
+    refused = f"Version {number} of {job.name} cannot run any more, so it cannot be live again. Nothing was changed."
+    if not (checkpoint / "metadata").is_file():
+        raise UserError(f"{refused} Its checkpoint {checkpoint} lacks the file metadata.")
+    planned = planned_batch(checkpoint)
+    if isinstance(sink, Topic) or planned is None or is_between_batches(checkpoint):
+        return
+    rules = Rules.of(
+        sink.mode, keys=sink.keys, sequence=sink.sequence, delete_by=sink.delete_by, merge_schema=sink.merge_schema
+    )
+    path = version_path(sink.path, number)
+    batch = read_batch(checkpoint, planned, rules)
+    # A kept version is closed until it is swapped in again.
+    ledger = replace(ledger_of(open_table(path), batch), is_closed=False)
+    try:
+        takes(ledger, batch, table=str(path))
+    except UserError as error:
+        raise UserError(f"{refused} {error}") from None
+
+
 def drop_version(job: Job, client: Client, number: int) -> None:
     """Remove a version; raises UserError if it is live, being built, or not there."""
     record = job.home.record()
@@ -126,6 +157,7 @@ def remove_version(job: Job, client: Client, number: int, *, with_topic: bool = 
         delete_side_topic(client, side_topic_name(sink.name, number))
     client.delete_groups([version_group(job.pipeline, number)])
     remove_folder(job.home.checkpoint(number))
+    delete_state_shape(job.home.checkpoint(number))
 
 
 def delete_side_topic(client: Client, side_topic: str) -> None:

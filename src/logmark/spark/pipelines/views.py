@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from logmark.client.client import Client
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.offsets.dead_letters.topic import count_dead_letters
 from logmark.offsets.lag.ages import Age
 from logmark.offsets.lag.report import build_lag_report
@@ -44,11 +45,15 @@ class PipelineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLag:
-    """The lag of a pipeline's group in records and in time, its dead letters, and why they are unknown."""
+    """The lag of a pipeline's group in records and in time, its dead letters, and why they are unknown.
+
+    `restored_at_ms` is when the pipeline last restored its offsets, because somebody had moved the group.
+    """
 
     records: int | None = None
     age: Age | None = None
     dead_letters: int | None = None
+    restored_at_ms: int | None = None
     problem: str | None = None
 
 
@@ -91,6 +96,7 @@ class PipelineStatusView:
             "next_try_at_ms": None if last is None or not self.pipeline.is_running else last.next_try_at_ms,
             "since_ms": None if last is None else last.since_ms,
             "pid": self.pid,
+            "restored_at_ms": lag.restored_at_ms,
         }
 
 
@@ -145,7 +151,14 @@ def measure_lag(client: Client, group: str, dead_letters_topic: str | None) -> P
     dead_letters = None if dead_letters_topic is None else count_dead_letters(client, dead_letters_topic)
     if found.group.problem or not found.total.partitions:
         return PipelineLag(dead_letters=dead_letters, problem=found.group.problem or None)
-    return PipelineLag(records=found.total.records, age=found.age, dead_letters=dead_letters)
+    marks = [CommitMetadata.parse(one.metadata) for one in client.committed(group).values()]
+    restored = [mark.restored_ms for mark in marks if mark is not None and mark.restored_ms is not None]
+    return PipelineLag(
+        records=found.total.records,
+        age=found.age,
+        dead_letters=dead_letters,
+        restored_at_ms=max(restored, default=None),
+    )
 
 
 def view_run(supervisor: Supervisor) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class GroupFollower:
         self._started: Position | None = None
         self._is_first_query_known = False
         self._renewed_ms: int | None = None
+        self._restored_ms: int | None = None
         self._known_partitions: list[TopicPartition] = []
         self._ids: dict[str, str] = {}
         self._refreshed_ms: int | None = None
@@ -266,8 +267,14 @@ class GroupFollower:
         have been moved there.
         """
         ids = {**start.ids, **self._ids}
-        position = start.adopt_into(self._group, self._read_commits(start.next), now_ms=self._clock.now_ms(), ids=ids)
-        self._cluster.commit(self._group, position.commits(heartbeat=self._heartbeat()))
+        position = start.adopt_into(
+            self._group,
+            self._read_commits(start.next),
+            now_ms=self._clock.now_ms(),
+            ids=ids,
+            follows_resets=not self._options.is_stateful,
+        )
+        self._cluster.commit(self._group, self._marked_commits(position))
         offsets = format_offsets(position.next)
         log.warning("group %s is taken over, from the checkpoint of group %s, at %s", self._group, start.group, offsets)
         self._held = {partition: {position.own_commit(offset)} for partition, offset in position.next.items()}
@@ -321,6 +328,9 @@ class GroupFollower:
                 return self._adopt(start)
             raise Superseded(_describe_takeover(self._group, verdict.owner))
         self._may_take_over = False
+        if isinstance(verdict, GroupMoved) and self._options.is_stateful:
+            self._restore(start, verdict)
+            return None
         self._held = {partition: {one} for partition, one in found.items()}
         is_due = self._renewed_ms is None or self._clock.now_ms() - self._renewed_ms >= RENEW_AFTER_MS
         offsets = start.next if is_due and not isinstance(verdict, GroupMoved) else verdict.commit
@@ -344,6 +354,30 @@ class GroupFollower:
         held = self._held_commits(start)
         return {**held, **{partition: {*held.get(partition, ()), one} for partition, one in late.items()}}
 
+    def _restore(self, start: Position, verdict: GroupMoved) -> None:
+        """Commit the query's own offsets over those that somebody has set: its state cannot be moved with them.
+
+        What was found there is not held: if this commit fails, the next trigger restores the offsets again.
+        """
+        now_ms = self._restored_ms = self._clock.now_ms()
+        log.warning(
+            "group %s was moved to %s at %s. This query keeps state, which would count records twice or miss some: it "
+            "commits its own offsets again and reads on at %s. To read records again, replay it as a new version.",
+            self._group, format_offsets(verdict.to), format_moment(now_ms),
+            format_offsets({one: start.next[one] for one in verdict.to}),
+        )  # fmt: skip
+        recreated = self._recreated_topics(start)
+        offsets = {one: start.next[one] for one in (*verdict.to, *verdict.commit) if one.topic not in recreated}
+        self._commit(start, offsets)
+
+    def _marked_commits(self, position: Position, offsets: Offsets | None = None) -> dict[TopicPartition, Committed]:
+        return position.commits(
+            offsets,
+            heartbeat=self._heartbeat(),
+            is_stateful=self._options.is_stateful,
+            restored_ms=self._restored_ms,
+        )
+
     def _seek(self, start: Position, to: Offsets) -> Position:
         ids = {**start.ids, **self._ids}
         return start.seek(to, now_ms=self._clock.now_ms(), held=self._held_commits(start), ids=ids)
@@ -356,7 +390,7 @@ class GroupFollower:
         held = self._held = {partition: set(commits) for partition, commits in self._held_commits(position).items()}
         refused: set[TopicPartition] = set()
         try:
-            self._cluster.commit(self._group, position.commits(offsets, heartbeat=self._heartbeat()))
+            self._cluster.commit(self._group, self._marked_commits(position, offsets))
         except CommitRefused as error:
             refused = set(error.errors)
             log.warning("%s The query continues and tries again.", error)
@@ -392,6 +426,9 @@ class GroupFollower:
         found = self._parse_commits(self._cluster.committed(self._group, list(partitions)))
         if self._first_seen is None:
             self._first_seen = found
+        restored = [one.mark.restored_ms for one in found.values() if one.mark and one.mark.restored_ms is not None]
+        if self._restored_ms is None and restored:
+            self._restored_ms = max(restored)  # by the process before this one
         return dict(found)
 
     def _parse_commits(self, committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, GroupCommit]:

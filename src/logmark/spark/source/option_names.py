@@ -16,6 +16,7 @@ _TOPIC = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 # What the reader does something with.
 NAMES = (
     "bootstrap.servers", "subscribe", "subscribePattern", "assign", "group.id", "group.id.before", "groupIdPrefix",
+    "stateful",
     "auto.offset.reset",
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",

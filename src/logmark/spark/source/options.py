@@ -53,7 +53,8 @@ _OWNER = re.compile(r"[A-Za-z0-9._-]{1,128}")  # a word in the metadata of a com
 _START_NAMES = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _END_NAMES = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STREAM_ONLY = (
-    "group.id.before", "takeover", "group.owner", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger",
+    "group.id.before", "stateful", "takeover", "group.owner", "maxOffsetsPerTrigger", "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
     "maxTriggerDelay",
 )  # fmt: skip
 
@@ -75,6 +76,7 @@ class SourceOptions:
     group_prefix: str = "spark-logmark-source"
     takeover: bool = False  # whether the query may take the group from another one when it starts
     owner: str = ""  # shared by queries of which one at a time runs
+    is_stateful: bool | None = None  # whether the query keeps state; None where nobody said so
     from_group: bool = False
     starting: OffsetSpec | None = EARLIEST
     starting_name: str = ""  # the option that says so; empty if none does
@@ -135,6 +137,7 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
         group_prefix=parse_text(ours, "groupIdPrefix", room=_UUID_BYTES) or "spark-logmark-source",
         takeover=is_true(ours, "takeover"),
         owner=_owner(ours),
+        is_stateful=_is_stateful(ours),
         from_group=from_group,
         starting=starting,
         starting_name=starting_name,
@@ -177,6 +180,11 @@ def value_schema(ours: Mapping[str, str]) -> str | None:
             'for example .option("value.schema", "id STRING, price DECIMAL(10,2)"). Nothing was read.'
         )
     return schema
+
+
+def _is_stateful(ours: Mapping[str, str]) -> bool | None:
+    given = parse_choice(ours, "stateful", ("true", "false"))
+    return None if given is None else given == "true"
 
 
 def _group_before(ours: Mapping[str, str]) -> str | None:

@@ -125,11 +125,25 @@ class Position:
         return CommitMetadata(query=self.query, generation=self.generation, offset=self.next[partition])
 
     def commits(
-        self, offsets: Offsets | None = None, *, heartbeat: Heartbeat | None = None
+        self,
+        offsets: Offsets | None = None,
+        *,
+        heartbeat: Heartbeat | None = None,
+        is_stateful: bool | None = None,
+        restored_ms: int | None = None,
     ) -> dict[TopicPartition, Committed]:
-        """Return the commits of these offsets of the position, or of all, with the marks of its query."""
+        """Return the commits of these offsets of the position, or of all, with the marks of its query.
+
+        `heartbeat`, `is_stateful` and `restored_ms` are what the marks tell of the query besides.
+        """
+        marks = {
+            partition: replace(
+                self.mark(partition), heartbeat=heartbeat, is_stateful=is_stateful, restored_ms=restored_ms
+            )
+            for partition in (self.next if offsets is None else offsets)
+        }
         return {
-            partition: Committed(offset=offset, metadata=replace(self.mark(partition), heartbeat=heartbeat).to_text())
+            partition: Committed(offset=offset, metadata=marks[partition].to_text())
             for partition, offset in (self.next if offsets is None else offsets).items()
         }
 
@@ -156,14 +170,17 @@ class Position:
         *,
         now_ms: int,
         ids: Mapping[str, str] | None = None,
+        follows_resets: bool = True,
     ) -> "Position":
         """Return the position of the same query in another group, above every generation found there.
 
         It keeps its offsets, whoever has committed there, except in partitions that were reset: a commit that
-        is not the one its mark tells of is no query's.
+        is not the one its mark tells of is no query's. A query with state keeps them there too.
         """
         reset = {
-            partition: one.offset for partition, one in found.items() if not one.mark or one.mark.offset != one.offset
+            partition: one.offset
+            for partition, one in found.items()
+            if follows_resets and (not one.mark or one.mark.offset != one.offset)
         }
         above = max([now_ms, *(one.mark.generation + 1 for one in found.values() if one.mark)])
         there = {partition: reset.get(partition, offset) for partition, offset in self.next.items()}

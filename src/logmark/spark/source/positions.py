@@ -62,9 +62,10 @@ class Positions:
                 found[partition] = min(first, known[0]), max(end, known[1])
         return found
 
-    def commits(self) -> dict[TopicPartition, Committed]:
+    def commits(self, *, is_stateful: bool | None = None) -> dict[TopicPartition, Committed]:
         """Return the commits of the next offsets of sources that share a group, with the marks of their queries."""
-        return {partition: one for source in self.sources for partition, one in source.commits().items()}
+        each = (source.commits(is_stateful=is_stateful) for source in self.sources)
+        return {partition: one for commits in each for partition, one in commits.items()}
 
 
 # What the checkpoint of a query says: of one source, or of several.

@@ -10,7 +10,14 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.checkpoint import planned_batch
-from logmark.spark.errors import BuildInterrupted, FailureKind
+from logmark.spark.errors import (
+    BuildFailed,
+    BuildInterrupted,
+    FailureKind,
+    StateIncompatible,
+    StateUnreadable,
+    VersionOutdated,
+)
 from logmark.spark.pipelines.declaration import Table, Version, side_topic_name, version_group
 from logmark.spark.pipelines.failed_record import describe_failed_record
 from logmark.spark.pipelines.failures import Failure, classify_failure
@@ -77,7 +84,8 @@ def run_version(
 ) -> None:
     """Let the version read all there is now, or all before `stops`.
 
-    Raises BuildInterrupted after a transient failure of its query, and UserError after a permanent one.
+    Raises BuildInterrupted after a transient failure of its query, BuildFailed after an unknown one, and UserError
+    after a permanent one.
     """
     # Only here: commands plan replays, and read-only ones list versions, without Spark.
     from pyspark.errors import StreamingQueryException
@@ -91,9 +99,7 @@ def run_version(
             report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))
     except StreamingQueryException as error:
         failure = classify_failure(str(error), folder=job.folder)
-        if failure.kind is FailureKind.TRANSIENT:
-            raise BuildInterrupted(failure.message) from None
-        raise UserError(_describe_failure(job, version, spark, failure)) from None
+        raise _build_error(failure, _describe_failure(job, version, spark, failure)) from None
     finally:
         if query.isActive:
             query.stop()
@@ -101,7 +107,7 @@ def run_version(
 
 
 def _describe_failure(job: Job, version: Version, spark: "SparkSession", failure: Failure) -> str:
-    """Return why the build of a version failed for good: with the batch and the record, if it was the user's code."""
+    """Return why the build of a version failed: with the batch and the record, if it was the user's code."""
     batch = planned_batch(version.checkpoint)
     if not failure.is_of_code or batch is None:
         return failure.message
@@ -109,6 +115,17 @@ def _describe_failure(job: Job, version: Version, spark: "SparkSession", failure
         job.pipeline, version, spark, job.brokers, failure=failure.message, folder=job.folder
     )
     return " ".join([failure.message, f"It failed in batch {batch} of the new version.", record]).rstrip()
+
+
+def _build_error(failure: Failure, message: str) -> UserError:
+    """Return the error with which the build of a version ends: its class says whether another try may resume it."""
+    if failure.exception in (StateIncompatible, StateUnreadable):
+        return VersionOutdated(
+            f"{message} The version that is being built cannot be finished with this code. Abandon the "
+            "replay, and start it again to build the version from the beginning."
+        )
+    error = {FailureKind.TRANSIENT: BuildInterrupted, FailureKind.UNKNOWN: BuildFailed}.get(failure.kind, UserError)
+    return error(message)
 
 
 def build_version(

@@ -15,7 +15,7 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.spark.checkpoint import resume_position
+from logmark.spark.checkpoint import has_state, resume_position
 from logmark.spark.errors import LiveVersionBusy
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.live_query import hold_live_lock
@@ -40,10 +40,10 @@ def claim_group(client: Client, group: str, position: QueryPosition) -> None:
     commit_marked(client, group, merge_positions(replace(one, generation=generation) for one in position.sources))
 
 
-def commit_marked(client: Client, group: str, position: QueryPosition) -> None:
+def commit_marked(client: Client, group: str, position: QueryPosition, *, is_stateful: bool | None = None) -> None:
     """Commit the position to the group with the marks of its query."""
     if position.next:
-        client.commit(group, position.commits())
+        client.commit(group, position.commits(is_stateful=is_stateful))
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def restore_group(client: Client, job: Job) -> bool:
     position = resume_position(job.home.checkpoint(live))
     before = dict(state.group_before)
     if position is not None and position.group == job.group:
-        commit_marked(client, job.group, position)
+        commit_marked(client, job.group, position, is_stateful=has_state(job.home.checkpoint(live)))
         before = {partition: one for partition, one in before.items() if partition not in position.next}
         claimed -= set(position.next)
     if before:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from logmark.client.client import Client
+from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.reset.targets import ToEarliest, ToLatest
 from logmark.spark.checkpoint import has_state, has_watermark, planned_batch
@@ -15,6 +16,7 @@ from logmark.spark.pipelines.query import make_rows
 from logmark.spark.pipelines.replay.build import read_log_bounds, shadow_version
 from logmark.spark.pipelines.replay.state import ReplayKind
 from logmark.spark.pipelines.replay.targets import ReplayTarget, resolve_target
+from logmark.spark.pipelines.state_shape import describe_state_shape, load_state_shape
 from logmark.spark.pipelines.stateful_operators import keeps_state
 from logmark.spark.source.position import Offsets
 from logmark.spark.tables.modes import APPEND
@@ -151,6 +153,20 @@ def check_older_records(plan: VersionPlan, *, drop_older: bool) -> None:
             f"The new version replaces the whole table and would lack {plan.dropped:,} older records: the logs no "
             "longer hold them. Nothing was changed. Drop the older records if the table shall start there.",
             exit_code=2,
+        )
+
+
+def check_state_shape(job: Job, number: int, spark: "Callable[[], SparkSession]") -> None:
+    """Raise UserError if the state of a kept version is not what the code of now would keep."""
+    known = load_state_shape(job.home.checkpoint(number))
+    if known is None or not has_state(job.home.checkpoint(number)):
+        return
+    now = describe_state_shape(make_rows(job.pipeline, shadow_version(job, number), spark(), job.brokers))
+    if now != known:
+        raise UserError(
+            f"Version {number} of {job.name} cannot run with the code of now: its state was made by other code "
+            f"({'; '.join(known)}; and now {'; '.join(now) or 'no state'}). Nothing was changed. Take the change of "
+            "the code back first."
         )
 
 

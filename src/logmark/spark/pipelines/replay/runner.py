@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.spark.checkpoint import finished_position, planned_batch, resume_position
+from logmark.spark.checkpoint import finished_position, has_state, planned_batch, resume_position
 from logmark.spark.errors import CheckpointLost, PublicationStarted
 from logmark.spark.pipelines.declaration import Table, Topic, side_topic_name, version_group
 from logmark.spark.pipelines.job import Job
@@ -39,6 +39,7 @@ from logmark.spark.pipelines.replay.state import (
 from logmark.spark.pipelines.versions import (
     LiveChange,
     add_live_change,
+    check_can_resume,
     delete_side_topic,
     is_complete,
     remove_folder,
@@ -102,6 +103,7 @@ def check_rollback(job: Job, number: int) -> None:
         raise UserError(
             f"Version {number} of {job.name} was not kept, so there is nothing to roll back to. Nothing was changed."
         )
+    check_can_resume(job, number)
 
 
 def _save_planned(
@@ -332,7 +334,9 @@ class ReplayRunner:
         if position is None:
             return  # lost since it was published: the group is committed where it was claimed
         if position.group == self._job.group:
-            commit_marked(self._client, self._job.group, position)  # the very commit by which its query knows itself
+            # The very commit by which its query knows itself.
+            is_stateful = has_state(self._version.checkpoint)
+            commit_marked(self._client, self._job.group, position, is_stateful=is_stateful)
         else:
             claim_group(self._client, self._job.group, position)
 

@@ -21,6 +21,7 @@ from logmark.spark.pipelines.replay.plan import (
     VersionPlan,
     check_id_column,
     check_older_records,
+    check_state_shape,
     choose_kind,
     detect_state,
     plan_version,
@@ -197,6 +198,7 @@ class ReplaySession:
                 f"{self._job.name} has had no other version. Nothing was changed.", exit_code=NOTHING_TO_DO
             )  # fmt: skip
         check_rollback(self._job, number)
+        check_state_shape(self._job, number, self._spark)
         return number
 
     def roll_back(
