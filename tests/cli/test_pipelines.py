@@ -168,7 +168,7 @@ def status_of(commands: PipelineCommands, **more: Any) -> RunStatus:
     at_ms = 1_794_837_600_000
     status = RunStatus(
         state=RunState.RUNNING, pid=77, version=1, since_ms=at_ms, at_ms=at_ms, batches=3, records=40, rate=12.5,
-        batch=FinishedBatch(number=2, records=10, duration_ms=500, at_ms=at_ms),
+        batch=FinishedBatch(number=2, records=10, duration_ms=500, at_ms=at_ms, dropped_rows=4), dropped_rows=9,
     )  # fmt: skip
     status = replace(status, **more)
     write_status(commands.home.status_file, status)
@@ -232,7 +232,10 @@ def test_status_tells_group_lag_rate_batch_restarts_error_and_dead_letters(comma
         "state": "running, being replayed", "problem": None,
     }  # fmt: skip
     assert expected == {name: seen[name] for name in expected}
-    assert {"number": 2, "records": 10, "duration_ms": 500, "at_ms": 1_794_837_600_000} == seen["batch"]
+    batch = {"number": 2, "records": 10, "duration_ms": 500, "at_ms": 1_794_837_600_000, "dropped_rows": 4}
+    assert batch == seen["batch"]
+    assert 9 == seen["dropped_rows"]
+    assert "late rows     at least 9 dropped by the watermark in the last run" in shown
     assert 0 <= seen["seconds"] < 600
     for text in ("running, being replayed in process 77", "6 records", f"3 in {dead}", "Nobody answered.", "12/s"):
         assert text in shown
