@@ -92,7 +92,7 @@ def in_windows(records: "DataFrame") -> "DataFrame":
 
 
 def in_sessions(records: "DataFrame") -> "DataFrame":
-    sessions = read(records).groupBy("word", _expression("session_expression(at, '30 seconds')")).count()
+    sessions = read(records).groupBy("word", _expression("session_window(at, '30 seconds')")).count()
     return sessions.selectExpr("concat(word, ' ', unix_seconds(session_window.start)) AS word", "count")
 
 
