@@ -69,7 +69,7 @@ def open_session(pipeline: PipelineDeclaration, spark: "SparkSession") -> "Spark
 
 
 def move_to_session(rows: "DataFrame", own: "SparkSession") -> "DataFrame":
-    """Return the rows as those of this session, also where they began with a DataFrame of another one."""
+    """Return the rows in the given session, also where they began with a DataFrame of another one."""
     jvm = own._jvm
     assert jvm is not None
     if rows._jdf.sparkSession().equals(own._jsparkSession):
