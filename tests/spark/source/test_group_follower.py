@@ -746,6 +746,10 @@ def test_a_commit_that_the_process_before_made_too_late_is_no_move(state: QueryS
     late = replace(mark, heartbeat=replace(mark.heartbeat, at_ms=mark.heartbeat.at_ms + 5, state=state))
     cluster.offsets[P0] = Committed(offset=own.offset, metadata=late.to_text())
 
+    clock.advance(seconds=60)
+    follower.renew_heartbeat()
+    follower.mark_stopped(cluster)
+    assert late.to_text() == cluster.offsets[P0].metadata, "a heartbeat would make it a commit of this process"
     assert later.generation == step(follower, later, 20).generation
     assert later.next[P0] == cluster.offsets[P0].offset
     cluster.offsets[P0] = own

@@ -216,17 +216,19 @@ class GroupFollower:
         is_fresh = (
             self._beaten_ms is not None and self._clock.monotonic_ms() - self._beaten_ms < HEARTBEAT_EVERY_MS
         )  # fmt: skip
-        if is_fresh or self._at is None or self._is_marked_stopped:
-            return
-        if repeat_commit(self._cluster, self._group, self._at, self._heartbeat()):
+        if not is_fresh and not self._is_marked_stopped and self._repeat_commit(self._cluster, QueryState.RUNNING):
             self._beaten_ms = self._clock.monotonic_ms()
 
     def mark_stopped(self, cluster: Client) -> None:
         """Write into the group that the query has stopped, with a client of the caller's."""
-        if self._at is not None and not self._is_marked_stopped:
-            self._is_marked_stopped = repeat_commit(
-                cluster, self._group, self._at, self._heartbeat(QueryState.STOPPED)
-            )  # fmt: skip
+        if not self._is_marked_stopped:
+            self._is_marked_stopped = self._repeat_commit(cluster, QueryState.STOPPED)
+
+    def _repeat_commit(self, cluster: Client, state: QueryState) -> bool:
+        if self._at is None:
+            return False
+        held = self._held_commits(self._at)
+        return repeat_commit(cluster, self._group, self._at.query, held, self._heartbeat(state))
 
     def _heartbeat(self, state: QueryState = QueryState.RUNNING) -> Heartbeat:
         # The newest one counts, also after a clock was set back.
@@ -389,8 +391,9 @@ class GroupFollower:
         self._is_marked_stopped = False
         held = self._held = {partition: set(commits) for partition, commits in self._held_commits(position).items()}
         refused: set[TopicPartition] = set()
+        commits = self._marked_commits(position, offsets)
         try:
-            self._cluster.commit(self._group, self._marked_commits(position, offsets))
+            self._cluster.commit(self._group, commits)
         except CommitRefused as error:
             refused = set(error.errors)
             log.warning("%s The query continues and tries again.", error)
@@ -407,6 +410,8 @@ class GroupFollower:
         }
         if len(refused) < len(offsets):
             self._beaten_ms = self._clock.monotonic_ms()
+        # Where the group had nothing, what is written after this commit is as late.
+        self._first_seen = {**self._parse_commits(commits), **(self._first_seen or {})}
         if not refused and len(offsets) == len(position.next):
             self._renewed_ms = self._clock.now_ms()
 

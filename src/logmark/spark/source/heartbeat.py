@@ -8,27 +8,30 @@ from dataclasses import replace
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.offsets.commit_metadata import CommitMetadata, Heartbeat
-from logmark.spark.source.position import Position
+from logmark.spark.source.position import GroupCommit, HeldCommits
 
 log = logging.getLogger(__name__)
 
 
-def repeat_commit(cluster: Client, group: str, position: Position, heartbeat: Heartbeat) -> bool:
-    """Commit one offset that the position's query has in the group again, where it is, with a heartbeat.
+def repeat_commit(cluster: Client, group: str, query: str, held: HeldCommits, heartbeat: Heartbeat) -> bool:
+    """Commit one offset that the query holds in the group again, where it is, with a heartbeat.
 
-    Return False if the query has none there, or if a newer query owns any of its partitions.
+    Return False if there is none, or if a newer query owns any of its partitions. What the group holds otherwise is
+    left alone, such as a commit that an earlier process made too late: only the query may follow it or commit over it.
     """
-    if not position.next:
+    if not held:
         return False
-    committed = cluster.committed(group, list(position.next))
+    committed = cluster.committed(group, list(held))
     marks = {one: mark for one, at in committed.items() if (mark := CommitMetadata.parse(at.metadata)) is not None}
     own = {
         partition: mark
         for partition, mark in marks.items()
-        if (mark.query, mark.offset) == (position.query, committed[partition].offset)
+        if mark.query == query
+        and mark.offset == committed[partition].offset
+        and GroupCommit(offset=mark.offset, mark=mark) in held.get(partition, ())
     }
     newest = max((mark.generation for mark in own.values()), default=0)
-    is_foreign = any(mark.query != position.query and mark.generation > newest for mark in marks.values())
+    is_foreign = any(mark.query != query and mark.generation > newest for mark in marks.values())
     if not own or is_foreign:
         return False
     partition, mark = min(own.items(), key=lambda one: one[0])
