@@ -3,13 +3,16 @@
 import os
 import subprocess
 import sys
+import threading
 import uuid
 
 import pytest
 
+from logmark.client.errors import BrokerUnreachable
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata, Heartbeat, QueryState
 from logmark.spark.source import ownership
+from logmark.spark.source.heartbeat import HeartbeatThread
 from logmark.spark.source.ownership import find_owner, has_ended, is_late, is_on_this_machine, name_process
 from logmark.spark.source.position import GroupCommit
 
@@ -138,3 +141,22 @@ def test_the_refusal_says_that_clocks_differ() -> None:
     assert mark is not None
 
     assert "300 s ahead of the clock of this machine" in ownership.describe_owner("billing", mark, now_ms=NOW_MS)
+
+
+def test_a_heartbeat_that_finds_no_broker_is_one_line_in_the_log_and_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beaten = threading.Event()
+    failures = [BrokerUnreachable("The broker at b:1 did not answer.")]
+
+    def beat() -> None:
+        if failures:
+            raise failures.pop()
+        beaten.set()
+
+    thread = HeartbeatThread(beat, every_s=0.001)
+    assert beaten.wait(60)
+    thread.stop()
+
+    (record,) = [one for one in caplog.records if one.threadName == "logmark heartbeat"]
+    assert record.exc_info is None and "The broker at b:1 did not answer." in record.getMessage()

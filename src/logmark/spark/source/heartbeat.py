@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from logmark.client.answers import Committed
 from logmark.client.client import Client
+from logmark.client.errors import ClientError
 from logmark.offsets.commit_metadata import CommitMetadata, Heartbeat
 from logmark.spark.source.position import GroupCommit, HeldCommits
 
@@ -58,6 +59,8 @@ class HeartbeatThread:
         while not self._is_stopped.wait(self._every_s):
             try:
                 self._beat()
+            except ClientError as error:
+                log.warning("The heartbeat of the query was not renewed, and is tried again: %s", error)
             except Exception:
                 # The query does not depend on it, and says at its next trigger what is wrong.
                 log.warning("The heartbeat of the query was not renewed.", exc_info=True)
